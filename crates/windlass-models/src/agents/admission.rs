@@ -229,7 +229,8 @@ impl AgentProgram {
     }
 
     async fn has_ended(&self, run: RunKey) -> Result<bool, TurnError> {
-        let overview = self.engine.store.run_overview_by_key(run).await.map_err(TurnError::Store)?;
+        let overview =
+            self.engine.store.run_overview_by_key(run).await.map_err(TurnError::Store)?;
         Ok(overview.is_none_or(|overview| overview.run.status.is_ended()))
     }
 

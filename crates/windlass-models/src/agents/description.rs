@@ -47,6 +47,7 @@ pub(crate) const SAVED: EventType = EventType::from_static("continuation.saved")
 /// The events of a provider call, by family.
 pub(crate) struct LlmEvents {
     pub(crate) suspended: EventType,
+    pub(crate) submitted: EventType,
     pub(crate) completed: EventType,
     pub(crate) resumed: EventType,
     pub(crate) failed: EventType,
@@ -55,6 +56,7 @@ pub(crate) struct LlmEvents {
 
 static ANTHROPIC: LlmEvents = LlmEvents {
     suspended: EventType::from_static("anthropic.suspended"),
+    submitted: EventType::from_static("anthropic.submitted"),
     completed: EventType::from_static("anthropic.completed"),
     resumed: EventType::from_static("anthropic.resumed"),
     failed: EventType::from_static("anthropic.failed"),
@@ -62,6 +64,7 @@ static ANTHROPIC: LlmEvents = LlmEvents {
 };
 static OPENAI: LlmEvents = LlmEvents {
     suspended: EventType::from_static("openai.blocked"),
+    submitted: EventType::from_static("openai.submitted"),
     completed: EventType::from_static("openai.completed"),
     resumed: EventType::from_static("openai.resumed"),
     failed: EventType::from_static("openai.failed"),
@@ -69,6 +72,7 @@ static OPENAI: LlmEvents = LlmEvents {
 };
 static OTHER: LlmEvents = LlmEvents {
     suspended: EventType::from_static("llm.suspended"),
+    submitted: EventType::from_static("llm.submitted"),
     completed: EventType::from_static("llm.completed"),
     resumed: EventType::from_static("llm.resumed"),
     failed: EventType::from_static("llm.failed"),
@@ -109,7 +113,7 @@ fn cancelled_fork(step: &Step) -> Option<(EventType, Value)> {
     Some((FORK_FAILED, json!({ "continuation_id": step.step_key, "cancelled": true })))
 }
 
-static EVENTS: [EventDescription; 28] = [
+static EVENTS: [EventDescription; 31] = [
     EventDescription::new(WORKFLOW_HALTED, EventMeaning::WorkflowCompleted),
     EventDescription::new(CALL_STARTED, EventMeaning::Other),
     EventDescription::new(CALL_COMPLETED, EventMeaning::Other),
@@ -127,6 +131,9 @@ static EVENTS: [EventDescription; 28] = [
         EventType::from_static("anthropic.suspended"),
         EventMeaning::ActivityScheduled,
     ),
+    EventDescription::new(EventType::from_static("anthropic.submitted"), EventMeaning::Other),
+    EventDescription::new(EventType::from_static("openai.submitted"), EventMeaning::Other),
+    EventDescription::new(EventType::from_static("llm.submitted"), EventMeaning::Other),
     EventDescription::new(
         EventType::from_static("anthropic.completed"),
         EventMeaning::ActivityCompleted,

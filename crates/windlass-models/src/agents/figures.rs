@@ -100,10 +100,9 @@ pub async fn budgets(
         listing = listing.after(RecordId::new(after)?);
     }
     let page = listing.page(limit).await?;
-    let named = page.into_iter().map(|found| NamedAccount {
-        id: found.id.as_str().to_owned(),
-        account: found.value,
-    });
+    let named = page
+        .into_iter()
+        .map(|found| NamedAccount { id: found.id.as_str().to_owned(), account: found.value });
     Ok(named.collect())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_engine::{
-    Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun,
+    Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun, WeakEngine,
 };
 use windlass_kernel::{Error, ErrorCode};
 
@@ -18,6 +18,7 @@ use crate::workflow_ref::{Format, WorkflowRef};
 struct Agents {
     agent: Arc<Agent>,
     engine: EngineParts,
+    handle: WeakEngine,
 }
 
 impl Model for Agents {
@@ -26,7 +27,9 @@ impl Model for Agents {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let program = AgentProgram::open(&self.agent, &self.engine, opened.run(), opened.steps());
+        let mut program =
+            AgentProgram::open(&self.agent, &self.engine, opened.run(), opened.steps());
+        program.handle = self.handle.clone().into();
         Ok(Box::new(program))
     }
 
@@ -75,7 +78,9 @@ pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Valu
     agent.resolve_loops()?;
     agent.check_budget(agent.budget.as_ref())?;
     let workflow = remote(engine, &agent.name)?;
-    let model = Agents { agent: Arc::new(agent), engine: engine.parts() };
+    super::lane::register(engine, &agent)?;
+    let handle = engine.downgrade();
+    let model = Agents { agent: Arc::new(agent), engine: engine.parts(), handle };
     engine.register(workflow.name.clone(), Arc::new(model))?;
     Ok(workflow)
 }

@@ -72,8 +72,7 @@ impl AgentProgram {
             live.workflow.counters.steps += 1;
             (live.progress.attempts, live.progress.retried) = (0, None);
             live.progress.batched = None;
-            let flow =
-                this.complete(turn, draft, &mut live, event.clone(), &payload, vec![row])?;
+            let flow = this.complete(turn, draft, &mut live, event.clone(), &payload, vec![row])?;
             Ok((live, flow))
         });
         match sent.await? {

@@ -103,7 +103,8 @@ impl Spend {
 
     /// Adds the figures of another record of the same day, workflow and model.
     pub(crate) fn merge(&mut self, other: &Self) {
-        let Self { usage, cost, calls, unpriced_calls, uncertain_calls, uncertain_cost, .. } = other;
+        let Self { usage, cost, calls, unpriced_calls, uncertain_calls, uncertain_cost, .. } =
+            other;
         let before = self.calls;
         self.add(usage, Some(*cost), &other.prices);
         self.calls = before + calls;

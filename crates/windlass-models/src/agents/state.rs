@@ -16,10 +16,10 @@ use windlass_kernel::{
 
 use super::accounts::BudgetRef;
 use super::budget::Budget;
-use super::lane::BatchedCall;
 use super::description::{ITEMS, RESPONSE, VALUE};
 use super::env::{Env, VALUE_MEMBER, invalid};
 use super::fork::ForkState;
+use super::lane::BatchedCall;
 use super::provider::WireFormat;
 use super::transcript::{Piece, Transcript};
 use super::workflow::{ResponseAt, Snapshot, Step, Workflow};

@@ -114,7 +114,10 @@ async fn many_branches_never_overrun_a_budget(h: Arc<Harness>) {
     let forks = engine.agent(forked).unwrap();
     let run = forks.start(json!({ "width": 120 })).await.unwrap();
     let failed = run.result().await.unwrap_err().to_string();
-    assert!(failed.contains("AGENT_BRANCH_FAILED") && failed.contains("BUDGET_EXCEEDED"), "{failed}");
+    assert!(
+        failed.contains("AGENT_BRANCH_FAILED") && failed.contains("BUDGET_EXCEEDED"),
+        "{failed}"
+    );
     let found = budgets(engine.core(), Some(("workflow", "forked")), None, 10).await.unwrap();
     let account = &found[0].account;
     assert_eq!(provider.count(), 40, "not one call more, and not one less");

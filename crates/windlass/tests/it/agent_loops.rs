@@ -76,13 +76,11 @@ async fn run(engine: &Engine, agent: Agent) -> Result<Value, windlass::Error> {
 async fn a_loop_calls_tools_until_the_model_has_finished(h: Arc<Harness>) {
     for api in [Api::Anthropic, Api::Openai] {
         let engine = h.engine().await;
-        let script = Script::new()
-            .rule(Rule::when(tool_result()).text("It is {{input}}"))
-            .rule(
-                Rule::any()
-                    .tool("add", json!({ "a": 1, "b": 2 }))
-                    .tool("add", json!({ "a": 3, "b": 4 })),
-            );
+        let script = Script::new().rule(Rule::when(tool_result()).text("It is {{input}}")).rule(
+            Rule::any()
+                .tool("add", json!({ "a": 1, "b": 2 }))
+                .tool("add", json!({ "a": 3, "b": 4 })),
+        );
         let server = ScriptedLlm::start(script).unwrap();
         let agent = match api {
             Api::Anthropic => agent(main_loop(), &server),

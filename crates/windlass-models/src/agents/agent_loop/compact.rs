@@ -39,9 +39,11 @@ impl Shape {
 
     fn is_tool_result(&self) -> bool {
         self.kind.as_deref() == Some("function_call_output")
-            || self.content.as_ref().and_then(Value::as_array).is_some_and(|blocks| {
-                blocks.iter().any(|block| block["type"] == "tool_result")
-            })
+            || self
+                .content
+                .as_ref()
+                .and_then(Value::as_array)
+                .is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_result"))
     }
 }
 
@@ -57,9 +59,8 @@ pub(super) fn border(transcript: &Transcript, attempt: u32) -> Option<usize> {
     for (index, item) in items.iter().enumerate() {
         let shape = Shape::of(item)?;
         // A summary of the first message alone makes nothing shorter.
-        let fits = index > 1
-            && !shape.is_tool_result()
-            && !(shape.is_from_model() && before_is_model);
+        let fits =
+            index > 1 && !shape.is_tool_result() && !(shape.is_from_model() && before_is_model);
         if fits && (bytes <= target || best.is_none()) {
             best = Some(index);
         }
@@ -97,7 +98,8 @@ mod tests {
         let result = json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a", "content": "x".repeat(100) }] });
         let reasoning = json!({ "type": "reasoning", "encrypted_content": "E" });
         let call = json!({ "type": "function_call", "call_id": "a", "arguments": "{}" });
-        let output = json!({ "type": "function_call_output", "call_id": "a", "output": "x".repeat(100) });
+        let output =
+            json!({ "type": "function_call_output", "call_id": "a", "output": "x".repeat(100) });
         for (items, attempt, expect) in [
             (vec![&user], 1, None),
             (vec![&user, &calls, &result], 1, None),
@@ -113,8 +115,11 @@ mod tests {
 
     #[test]
     fn refusals_are_found() {
-        let body = br#"{"output":[{"type":"message","content":[{"type":"refusal","refusal":"no"}]}]}"#;
+        let body =
+            br#"{"output":[{"type":"message","content":[{"type":"refusal","refusal":"no"}]}]}"#;
         assert!(is_refusal(body));
-        assert!(!is_refusal(br#"{"output":[{"type":"message","content":[{"type":"output_text"}]}]}"#));
+        assert!(!is_refusal(
+            br#"{"output":[{"type":"message","content":[{"type":"output_text"}]}]}"#
+        ));
     }
 }

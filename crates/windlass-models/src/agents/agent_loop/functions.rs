@@ -36,14 +36,10 @@ pub(super) fn register(trampoline: &mut Trampoline, registered: &Arc<Registered>
     for (suffix, body) in functions {
         let registered = Arc::clone(registered);
         let name = format!("{}{suffix}", registered.spec.name);
-        trampoline.register_boxed(
-            name,
-            1,
-            move |workflow, next| -> BoxFuture<'_, CallResult> {
-                let called = body(&registered, workflow, next);
-                Box::pin(async move { called })
-            },
-        );
+        trampoline.register_boxed(name, 1, move |workflow, next| -> BoxFuture<'_, CallResult> {
+            let called = body(&registered, workflow, next);
+            Box::pin(async move { called })
+        });
     }
 }
 
@@ -233,7 +229,9 @@ fn branch(this: &Registered, workflow: &mut Workflow, next: Continuation) -> Cal
     let call: Value = workflow.get(&spec.key("call"))?;
     let Some(sub_agent) = spec.sub_agent_named(call["agent"].as_str().unwrap_or_default()) else {
         let message = format!("the loop {:?} has no sub-agent {}", spec.name, call["agent"]);
-        return Err(Error::new(ErrorKind::NotFound, ErrorCode::AgentFunctionNotFound, message).into());
+        return Err(
+            Error::new(ErrorKind::NotFound, ErrorCode::AgentFunctionNotFound, message).into()
+        );
     };
     let prompt = match &call["input"]["prompt"] {
         Value::Null => call["input"].clone(),
