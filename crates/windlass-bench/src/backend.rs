@@ -219,3 +219,11 @@ pub(crate) fn directory(given: Option<&Path>) -> anyhow::Result<TempDir> {
     let directory = tempfile::Builder::new().prefix("windlass-bench-").tempdir_in(&parent);
     directory.with_context(|| format!("failed to create a directory in {}", parent.display()))
 }
+
+/// The number of bytes that this process has read with system calls.
+pub(crate) fn bytes_read() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/io").context("failed to read /proc/self/io")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    let count = line.ok_or_else(|| anyhow!("/proc/self/io has no rchar"))?;
+    Ok(count.trim().parse()?)
+}

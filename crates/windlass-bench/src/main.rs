@@ -13,6 +13,7 @@ mod flips;
 mod generator;
 mod idle;
 mod load;
+mod records;
 mod report;
 
 use anyhow::Context as _;
@@ -44,6 +45,8 @@ struct Cli {
 enum Workload {
     /// Runs of a few steps, written by many concurrent callers directly to the store.
     Store(load::Args),
+    /// Writes of records, writers of one record, and the cost of records in a full store.
+    Records(records::Args),
     /// The cost of claims on an empty, a full and a crowded store.
     Claim(claim::Args),
     /// The activity of an idle store and engine.
@@ -52,6 +55,10 @@ enum Workload {
     Steps(engine::steps::Args),
     /// Runs of a relay with a few steps, compared with the same load of `steps`.
     Relays(engine::relays::Args),
+    /// Runs of an agent with a few local calls, compared with the same load of `steps`.
+    Agents(engine::agents::Args),
+    /// Documents that are created, submitted and approved, compared with the same load of `steps`.
+    Contracts(engine::contracts::Args),
     /// Runs of a machine with a few activities, from many concurrent callers.
     Machines(engine::machines::Args),
     /// A queue of empty tasks.
@@ -117,10 +124,13 @@ fn main() -> anyhow::Result<()> {
 async fn run(workload: Workload) -> anyhow::Result<Report> {
     match workload {
         Workload::Store(args) => load::run(&args).await,
+        Workload::Records(args) => records::run(&args).await,
         Workload::Claim(args) => claim::run(&args).await,
         Workload::Idle(args) => idle::run(&args).await,
         Workload::Steps(args) => engine::steps::run(&args).await,
         Workload::Relays(args) => engine::relays::run(&args).await,
+        Workload::Agents(args) => engine::agents::run(&args).await,
+        Workload::Contracts(args) => engine::contracts::run(&args).await,
         Workload::Machines(args) => engine::machines::run(&args).await,
         Workload::Tasks(args) => engine::tasks::run(&args).await,
         Workload::TasksWorker(args) => {

@@ -285,6 +285,11 @@ impl Engine {
         self.parts.registry.model_name(workflow)
     }
 
+    /// What serves a workflow in this process. A model that knows its own type can downcast it.
+    pub fn served(&self, workflow: &WorkflowName) -> Option<Arc<dyn Model>> {
+        self.parts.registry.model(workflow)
+    }
+
     /// A handle of the same engine for another tenant: it starts and finds runs, schedules and limits
     /// of that namespace.
     pub fn in_namespace(&self, namespace: Namespace) -> Self {
@@ -453,6 +458,7 @@ impl Engine {
             close_by: None,
             breaker: None,
             receipt: false,
+            wakes_run: false,
         };
         let (id, now) = (self.clock().task_id(), self.clock().now());
         Ok(Task {

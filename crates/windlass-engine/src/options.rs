@@ -90,6 +90,13 @@ pub struct Options {
     pub event_ttl: Duration,
     /// How long the receipt of an effect is kept after its run has ended. Default 90 days.
     pub receipt_retention: Duration,
+    /// How long a commit that creates a run is sent again while its outcome is unknown. Then the caller
+    /// learns that it is unknown. A retention policy must keep runs at least four times as long. Default
+    /// one minute.
+    pub create_resend_max: Duration,
+    /// How long a closed request to people and its decisions are kept after their run has ended. Default 90
+    /// days.
+    pub request_retention: Duration,
     /// How often runs that retention policies no longer keep are deleted. Default one hour.
     pub sweep_every: Duration,
     /// Where policies with `archive` write runs before they are deleted. Default nowhere.
@@ -132,6 +139,8 @@ impl Default for Options {
             cancel_grace: Duration::from_secs(30),
             event_ttl: Duration::from_secs(24 * 60 * 60),
             receipt_retention: Duration::from_secs(90 * 24 * 60 * 60),
+            create_resend_max: Duration::from_secs(60),
+            request_retention: Duration::from_secs(90 * 24 * 60 * 60),
             sweep_every: Duration::from_secs(60 * 60),
             archive: None,
             backpressure: None,
@@ -174,9 +183,13 @@ impl Options {
         if self.scan_every.is_zero() || self.blocked_retry.is_zero() {
             return refuse("scan_every or blocked_retry is 0; use more than 0".into());
         }
-        if self.receipt_retention < Duration::from_secs(1) {
-            let kept = self.receipt_retention;
-            return refuse(format!("receipt_retention is {kept:?}; use at least 1 second"));
+        for (name, kept) in [
+            ("receipt_retention", self.receipt_retention),
+            ("request_retention", self.request_retention),
+        ] {
+            if kept < Duration::from_secs(1) {
+                return refuse(format!("{name} is {kept:?}; use at least 1 second"));
+            }
         }
         crate::keyed::check_ttl(self.event_ttl, self.limits.sleep_days_max)
             .or_else(|error| refuse(format!("event_ttl: {}", error.message())))?;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use windlass_kernel::{
     Actor, Body, Collection, Error, ErrorCode, ErrorKind, Expect, Keep, Limits, Namespace,
     RecordId, RecordKey, RecordOp, RecordPut, RecordWrite, Stamp, Terms, WriteId,
@@ -24,7 +25,8 @@ const LOSSES_MAX: u32 = 10;
 /// assert_eq!(change.to_string(), "carts/c-7");
 /// # Ok::<(), windlass_kernel::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Stored", try_from = "Stored")]
 pub struct RecordChange {
     collection: Collection,
     id: RecordId,
@@ -32,7 +34,7 @@ pub struct RecordChange {
     change: Change,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Change {
     Check,
     Put { body: Body, terms: Terms, keep: bool, actor: Option<Arc<str>> },
@@ -231,6 +233,99 @@ impl RecordChange {
     }
 }
 
+/// A change as JSON: a model that asks for it in one commit and makes it in another one stores it so.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    collection: String,
+    id: String,
+    expect: StoredExpect,
+    change: StoredChange,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredExpect {
+    Absent,
+    Present,
+    Revision(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredChange {
+    Check,
+    Put {
+        // The text of the document, because its bytes have a digest.
+        document: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        terms: Vec<(String, String)>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        keep: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        actor: Option<String>,
+    },
+    Remove,
+}
+
+impl From<RecordChange> for Stored {
+    fn from(change: RecordChange) -> Self {
+        let expect = match change.expect {
+            Expect::Absent => StoredExpect::Absent,
+            Expect::Present => StoredExpect::Present,
+            Expect::At(revision) => StoredExpect::Revision(revision),
+        };
+        let stored = match change.change {
+            Change::Check => StoredChange::Check,
+            Change::Remove => StoredChange::Remove,
+            Change::Put { body, terms, keep, actor } => StoredChange::Put {
+                document: String::from_utf8_lossy(&body.bytes).into_owned(),
+                terms: terms.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+                keep,
+                actor: actor.map(|actor| actor.to_string()),
+            },
+        };
+        let (collection, id) = (change.collection.to_string(), change.id.to_string());
+        Self { collection, id, expect, change: stored }
+    }
+}
+
+impl TryFrom<Stored> for RecordChange {
+    type Error = Error;
+
+    fn try_from(stored: Stored) -> Result<Self, Error> {
+        let Stored { collection, id, expect, change } = stored;
+        let expect = match expect {
+            StoredExpect::Absent => Expect::Absent,
+            StoredExpect::Present => Expect::Present,
+            StoredExpect::Revision(revision) => Expect::At(revision),
+        };
+        match (change, expect) {
+            (StoredChange::Check, _) => Self::check(collection, id, expect),
+            (StoredChange::Remove, Expect::At(revision)) => Self::remove(collection, id, revision),
+            (StoredChange::Remove, _) => {
+                Err(any_revision(&Self::new(&collection, &id, expect, Change::Remove)?))
+            }
+            (StoredChange::Put { document, terms, keep, actor }, _) => {
+                let document: Box<RawValue> =
+                    serde_json::from_str(&document).map_err(|source| {
+                        let message =
+                            format!("the document of record {collection}/{id} is not JSON");
+                        Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, message)
+                            .with_source(source)
+                    })?;
+                let mut put = Self::put(collection, id, &*document, expect)?;
+                for (name, value) in terms {
+                    put = put.term(&name, &value)?;
+                }
+                if let Change::Put { keep: kept, actor: by, .. } = &mut put.change {
+                    (*kept, *by) = (keep, actor.map(Arc::from));
+                }
+                Ok(put)
+            }
+        }
+    }
+}
+
 /// How long a writer that lost against another one waits before it reads and decides again: longer and
 /// more scattered the more often it lost.
 pub fn conflict_delay(random: u64, losses: u32) -> Duration {
@@ -261,5 +356,44 @@ fn any_revision(change: &RecordChange) -> Error {
 impl fmt::Display for RecordChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.collection, self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stored_change_is_the_same_change() {
+        let document = json!({ "b": 1.0, "a": [u64::MAX] });
+        let put = RecordChange::put("carts", "c/7", &document, 3).unwrap();
+        let put = put.term("customer", "ann").unwrap().keep().by(&Actor::new("user", "ann"));
+        for change in [
+            put,
+            RecordChange::put("carts", "c", &1, Expect::Absent).unwrap(),
+            RecordChange::remove("carts", "c", 2).unwrap(),
+            RecordChange::check("carts", "c", Expect::Present).unwrap(),
+        ] {
+            let text = serde_json::to_string(&change).unwrap();
+            assert_eq!(serde_json::from_str::<RecordChange>(&text).unwrap(), change, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_stored_change_is_checked_when_it_is_read() {
+        let put = RecordChange::put("carts", "c", &1, Expect::Absent).unwrap();
+        let text = serde_json::to_string(&put).unwrap();
+        for (from, to) in [
+            ("carts", "windlass.requests"),
+            ("\"absent\"", "\"present\""),
+            ("\"absent\"", "{\"revision\":0}"),
+            ("\"document\":\"1\"", "\"document\":\"{\""),
+        ] {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text);
+            assert!(serde_json::from_str::<RecordChange>(&changed).is_err(), "{changed}");
+        }
     }
 }

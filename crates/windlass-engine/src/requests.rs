@@ -1,5 +1,6 @@
 //! Requests to people: decisions, delegations, comments, withdrawals and due times, one commit each.
 
+mod forget;
 mod inbox;
 mod notify;
 mod schema;
@@ -367,6 +368,7 @@ impl Requests {
                 &state,
                 now,
             )?);
+            tasks.push(self.forget_task(&state.id, now, self.core.options.request_retention)?);
         }
         ops.extend(tasks.into_iter().map(|task| Op::Enqueue(Box::new(task))));
         let commit = Commit::new(None, None, ops);

@@ -30,6 +30,7 @@ mod provider;
 mod request;
 mod spend;
 mod state;
+mod stream;
 mod telemetry;
 mod tool;
 mod trampoline;
@@ -52,12 +53,15 @@ pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
 pub use figures::{
     NamedAccount, RootSpend, SpendQuery, budget, budgets, raise_budget, root_spend, spend,
 };
-pub use inspect::{Unfit, check, transcripts};
+pub use inspect::{
+    CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations, response_at,
+    transcripts,
+};
 pub use lane::{
     BatchInfo, BatchRetry, Deadline, LANE_MEMBERS_MAX, LANES, Lane, LaneInfo, LaneOptions,
     batch as batch_of, batches, cancel_batch, flush_lane, lanes,
 };
-pub use model::{register, remote};
+pub use model::{register, remote, served, watch};
 pub use observe::{
     CausalRef, EnvChangeSetSummary, EnvChangeSummary, EventId, FlowSummary, ObservabilityConfig,
     ObservabilityContext, PendingCause, PendingWorkflowEvent, StepSummary, WorkflowNext,
@@ -71,6 +75,7 @@ pub use request::{
     ToolUse,
 };
 pub use spend::{SPEND, Spend};
+pub use stream::{CallParts, CallWatch, Part, STREAM_BYTES_MAX};
 pub use tool::{
     Probe, TOOL_TIMEOUT, Tool, ToolCallId, ToolContext, ToolOutput, ToolSet, dispatch_tool_uses,
 };

@@ -13,6 +13,7 @@ mod live;
 mod machine;
 mod pending;
 mod program;
+mod records;
 mod replay;
 mod run;
 mod watch;

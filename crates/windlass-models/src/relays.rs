@@ -11,6 +11,7 @@ mod outcome;
 mod program;
 mod record;
 mod relay;
+mod request;
 mod runtime;
 mod spec;
 mod step;

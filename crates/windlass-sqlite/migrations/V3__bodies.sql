@@ -20,3 +20,5 @@ WHEN EXISTS (SELECT 1 FROM runs WHERE run_key = OLD.owner)
 BEGIN
     SELECT RAISE(ROLLBACK, 'a large body is deleted only after its root run');
 END;
+
+PRAGMA user_version = 3;

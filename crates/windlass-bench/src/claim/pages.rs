@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 
 use windlass_kernel::Task;
 
 use super::{Bench, claim_request};
+use crate::backend::bytes_read;
 
 /// The number of claims of one count.
 const CLAIMS: usize = 20;
@@ -88,12 +89,4 @@ async fn accesses(monitor: &tokio_postgres::Client, schema: &str) -> anyhow::Res
                FROM pg_statio_user_tables WHERE schemaname = $1";
     let row = monitor.query_one(sql, &[&schema]).await.context("failed to read the page counts")?;
     Ok(row.get(0))
-}
-
-/// The number of bytes that this process has read with system calls.
-fn bytes_read() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/io").context("failed to read /proc/self/io")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
-    let count = line.ok_or_else(|| anyhow!("/proc/self/io has no rchar"))?;
-    Ok(count.trim().parse()?)
 }

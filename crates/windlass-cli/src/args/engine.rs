@@ -33,6 +33,13 @@ pub(crate) struct EngineArgs {
     /// day]
     #[arg(long, value_name = "DURATION")]
     pub(crate) event_ttl: Option<String>,
+    /// How long the receipt of an effect is kept after its run has ended. [default: 90 days]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) receipt_retention: Option<String>,
+    /// How long a closed request to people and its decisions are kept after their run has ended.
+    /// [default: 90 days]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) request_retention: Option<String>,
     /// The maximum size of a record's document, up to 16777216. [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     pub(crate) record_bytes_max: Option<String>,
@@ -81,6 +88,8 @@ impl EngineArgs {
             ("scan_every", self.scan_every.clone()),
             ("reclaims_max", self.reclaims_max.clone()),
             ("event_ttl", self.event_ttl.clone()),
+            ("receipt_retention", self.receipt_retention.clone()),
+            ("request_retention", self.request_retention.clone()),
             ("record_bytes_max", self.record_bytes_max.clone()),
             ("value_bytes_max", self.value_bytes_max.clone()),
             ("admission", self.admission.clone()),

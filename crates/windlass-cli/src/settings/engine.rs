@@ -10,7 +10,7 @@ use crate::args::duration;
 use crate::exit::Failure;
 
 /// Every setting of the engine with its default. They equal the defaults of the library.
-pub(super) const KNOWN: [(&str, &str); 18] = [
+pub(super) const KNOWN: [(&str, &str); 20] = [
     ("worker_group", "default"),
     ("turns_max", "10000"),
     ("tasks_max", "256"),
@@ -19,6 +19,8 @@ pub(super) const KNOWN: [(&str, &str); 18] = [
     ("scan_every", "10 seconds"),
     ("reclaims_max", "3"),
     ("event_ttl", "1 day"),
+    ("receipt_retention", "90 days"),
+    ("request_retention", "90 days"),
     ("record_bytes_max", "1048576"),
     ("value_bytes_max", "1048576"),
     ("admission", "off"),
@@ -53,6 +55,8 @@ impl EngineSettings {
             scan_every: duration_of("scan_every")?,
             reclaims_max: number(get("reclaims_max"))?,
             event_ttl: duration_of("event_ttl")?,
+            receipt_retention: duration_of("receipt_retention")?,
+            request_retention: duration_of("request_retention")?,
             limits: Limits {
                 record_bytes_max: number(get("record_bytes_max"))?,
                 ..Limits::DEFAULT.with_body_bytes_max(at_least_one(get("value_bytes_max"))?)
@@ -150,6 +154,10 @@ mod tests {
             (library.lease, library.renew_every, library.scan_every)
         );
         assert_eq!((options.event_ttl, &options.limits), (library.event_ttl, &library.limits));
+        assert_eq!(
+            (options.receipt_retention, options.request_retention),
+            (library.receipt_retention, library.request_retention)
+        );
         assert!(options.admission.is_none() && options.backpressure.is_none());
         assert_eq!(connections, Connections::default());
         assert_eq!(connections.total(), 13);
@@ -166,6 +174,8 @@ mod tests {
             ("scan_every", "3 seconds"),
             ("reclaims_max", "9"),
             ("event_ttl", "2 hours"),
+            ("receipt_retention", "1 day"),
+            ("request_retention", "2 days"),
             ("record_bytes_max", "4_194_304"),
             ("value_bytes_max", "16_777_216"),
             ("admission", "2.5"),
@@ -188,6 +198,8 @@ mod tests {
         assert_eq!((options.lease, options.renew_every), (seconds(6), seconds(2)));
         assert_eq!((options.scan_every, options.reclaims_max), (seconds(3), 9));
         assert_eq!((options.event_ttl, options.limits.record_bytes_max), (seconds(7_200), 4 << 20));
+        let days = |days: u64| seconds(days * 86_400);
+        assert_eq!((options.receipt_retention, options.request_retention), (days(1), days(2)));
         assert_eq!(options.admission, Some(Admission { max_queue_ratio: 2.5 }));
         let expect = BackpressureConfig {
             high_watermark: 0.9,
@@ -206,6 +218,7 @@ mod tests {
             (&[("renew_every", "20 seconds")], "renew_every"),
             (&[("admission", "0")], "max_queue_ratio"),
             (&[("event_ttl", "1 ms")], "event_ttl"),
+            (&[("request_retention", "1 ms")], "request_retention"),
             (&[("record_bytes_max", "100_000_000")], "record_bytes_max"),
             (&[("backpressure", "1.5")], "backpressure"),
             (&[("backpressure_cpu", "50")], "needs `backpressure`"),

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use windlass_kernel::request::{
-    About, Opening, Request, RequestOutcome, RequestRun, RequestStatus,
+    About, Opening, Request, RequestOutcome, RequestRun, RequestState, RequestStatus,
 };
 use windlass_kernel::{
     Actor, Body, Draft, Error, ErrorCode, Expect, Message, RecordOp, RecordPut, RecordWrite, Stamp,
-    Step, StepStatus, Task, TaskId, Timestamp, WriteId,
+    Step, StepKey, StepStatus, Task, TaskId, Timestamp, WriteId,
 };
 
 use super::{Requests, due_task, internal, notify, schema};
@@ -74,17 +74,9 @@ impl Turn {
         request: &Request,
         stamp: Stamp,
     ) -> Result<Step, Error> {
-        schema::check_schema(request)?;
         let requests = self.requests();
         let id = stamp.event_id.to_string();
-        let state = request.open(Opening {
-            id: id.clone(),
-            run: RequestRun::new(&self.run, &row.step_key),
-            at: stamp.at,
-            due_task: self.new_task_id(),
-            directory: super::directory(&requests.core),
-            limits: self.limits(),
-        })?;
+        let state = self.new_request(request, &row.step_key, stamp)?;
         let namespace = &self.run.namespace;
         row.status = StepStatus::Waiting;
         row.wait_for = Some(super::REQUEST_MESSAGE.as_str().into());
@@ -120,6 +112,33 @@ impl Turn {
             draft.enqueue(task);
         }
         Ok(row)
+    }
+
+    /// Refuses a request that cannot be opened, for models that check all of a commit before they build it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Turn::open_request`].
+    pub fn check_request(&mut self, request: &Request, step: &StepKey) -> Result<(), Error> {
+        let stamp = self.stamp();
+        self.new_request(request, step, stamp).map(|_| ())
+    }
+
+    fn new_request(
+        &self,
+        request: &Request,
+        step: &StepKey,
+        stamp: Stamp,
+    ) -> Result<RequestState, Error> {
+        schema::check_schema(request)?;
+        request.open(Opening {
+            id: stamp.event_id.to_string(),
+            run: RequestRun::new(&self.run, step),
+            at: stamp.at,
+            due_task: self.new_task_id(),
+            directory: super::directory(&self.requests().core),
+            limits: self.limits(),
+        })
     }
 
     /// Reads a request and its decisions; none if it is open or does not exist. A request about a record that has

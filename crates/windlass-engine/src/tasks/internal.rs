@@ -30,7 +30,9 @@ pub(crate) const DELIVER_KEY: &str = "deliver-key";
 pub(crate) const TIDY_KEY: &str = "tidy-key";
 /// Deletes a receipt whose time is over.
 pub(crate) const FORGET_RECEIPT: &str = "forget-receipt";
-const NAMES: [&str; 12] = [
+/// Deletes a request to people whose time is over.
+pub(crate) const FORGET_REQUEST: &str = "forget-request";
+const NAMES: [&str; 13] = [
     CANCEL_TREE,
     CANCEL_RUN,
     CARRY_OVER,
@@ -43,6 +45,7 @@ const NAMES: [&str; 12] = [
     REQUEST_DUE,
     WITHDRAW_REQUEST,
     FORGET_RECEIPT,
+    FORGET_REQUEST,
 ];
 
 /// How many of its own tasks an engine holds, beside `tasks_max`.
@@ -53,7 +56,7 @@ pub(crate) fn internal_queue() -> QueueName {
     QueueName::from_stored("windlass.internal")
 }
 
-pub(crate) fn internal_routes() -> [Route; 12] {
+pub(crate) fn internal_routes() -> [Route; 13] {
     NAMES.map(|name| Route { queue: internal_queue(), name: RouteName::from_stored(name) })
 }
 
@@ -66,6 +69,11 @@ pub(super) fn is_of_record(task: &Task) -> bool {
 
 /// Runs an internal task. Returns the operations for the commit that settles it.
 pub(super) async fn run(control: &Arc<RunControl>, task: &Task) -> Result<Vec<Op>, Error> {
+    // It has no run: it must not keep its run from being deleted.
+    if task.name.as_str() == FORGET_REQUEST {
+        let Some(id) = &task.body else { return Ok(Vec::new()) };
+        return control.requests(&task.namespace).forget(&id.read::<String>()?).await;
+    }
     let (Some(run_key), body) = (task.run_key, task.body.as_ref()) else {
         return Ok(Vec::new());
     };

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorCode, ErrorKind};
 /// let request = Request::to("role:cfo").title("Pay invoice i-7").quorum(2).due("3 days");
 /// # drop(request);
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     pub(super) to: Vec<Assignee>,
     pub(super) title: String,
@@ -77,6 +77,15 @@ impl Request {
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
+        self
+    }
+
+    /// The title unless the request has one.
+    #[must_use]
+    pub fn or_title(mut self, title: impl Into<String>) -> Self {
+        if self.title.is_empty() {
+            self.title = title.into();
+        }
         self
     }
 

@@ -24,10 +24,12 @@ pub const LLM_TIMEOUT: Duration = Duration::from_secs(600);
 pub const STEPS_MAX: u64 = 100_000;
 
 /// The retry policy of provider calls that name none: six attempts, 1 s doubling up to 60 s, 10 % jitter.
-pub(crate) const RETRY: RetryPolicy =
-    RetryPolicy::exponential(RetryLimit::Times(5), Duration::from_secs(1))
-        .with_max_delay(Duration::from_secs(60))
-        .with_jitter(0.1);
+pub(crate) const RETRY: RetryPolicy = RetryPolicy::exponential_const(
+    RetryLimit::Times(5),
+    Duration::from_secs(1),
+    Some(Duration::from_secs(60)),
+)
+.with_jitter(0.1);
 
 /// A program with all that it calls. Register it with an engine, or run it with
 /// [`live::Executor`](super::live::Executor).
@@ -108,6 +110,11 @@ impl Agent {
     pub fn tool(mut self, tool: impl Tool) -> Self {
         self.tools.add(tool);
         self
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The tools, for the definitions in requests.

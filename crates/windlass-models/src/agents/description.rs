@@ -27,6 +27,8 @@ pub(crate) const FORK: StepKind = StepKind::from_static("fork");
 pub(crate) const ITEMS: StepKind = StepKind::from_static("items");
 /// The response of a provider, which is also an item of its transcript.
 pub(crate) const RESPONSE: StepKind = StepKind::from_static("response");
+/// A compaction of a transcript.
+pub(crate) const COMPACTION: StepKind = StepKind::from_static("compaction");
 /// A large value.
 pub(crate) const VALUE: StepKind = StepKind::from_static("value");
 
@@ -91,7 +93,7 @@ impl LlmEvents {
 
 static CALL_RETRY: RetryPolicy = RETRY;
 
-static STEPS: [StepDescription; 7] = [
+static STEPS: [StepDescription; 8] = [
     StepDescription::new(LLM, StepRole::Work),
     StepDescription::new(TOOL, StepRole::Work),
     REQUEST_STEP,
@@ -100,6 +102,7 @@ static STEPS: [StepDescription; 7] = [
         .on_cancelled(cancelled_fork),
     StepDescription::new(ITEMS, StepRole::Record),
     StepDescription::new(RESPONSE, StepRole::Record),
+    StepDescription::new(COMPACTION, StepRole::Record),
     StepDescription::new(VALUE, StepRole::Record),
 ];
 
@@ -179,5 +182,6 @@ pub static DESCRIPTION: ModelDescription = {
     model.retry_carries = |_: &Run, _: &Step| false;
     model.waits_for_child = waits_for;
     model.retry_state = retry_state;
+    model.routes = &["agents"];
     model
 };

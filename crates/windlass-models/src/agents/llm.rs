@@ -1,6 +1,7 @@
 //! Calls of language models in a turn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -15,7 +16,10 @@ use super::budget::Amount;
 use super::description::{LLM, LlmEvents};
 use super::live::{build, call_once, info_of};
 use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
-use super::provider::{NoSink, Provider, ProviderError, ProviderRequest, ProviderResponse};
+use super::provider::{
+    NoSink, Provider, ProviderError, ProviderErrorKind, ProviderRequest, ProviderResponse,
+    TokenSink,
+};
 use super::request::LlmRequest;
 use super::state::response_row;
 use super::telemetry;
@@ -175,17 +179,21 @@ impl AgentProgram {
             body: body.map_err(TurnError::Blocked)?,
             call_id: format!("{}:llm:{number}", turn.run.id),
             attempt: row.attempt + 1,
-            stream: false,
+            stream: request.stream || self.streams.is_watched(turn.run.run_key),
         };
         let env = Arc::clone(turn.env());
+        let streams = Arc::clone(&self.streams);
+        let begin = || streams.begin(turn.run.run_key, row.step_key.as_str(), sent.attempt);
+        let streaming = sent.stream.then(begin);
+        let sink = streaming.as_ref().map_or(&NoSink as &dyn TokenSink, |it| it);
         let span = telemetry::chat(&turn.run, &self.agent.name, &*provider, &sent);
-        let call = call_once(&*provider, &sent, &*env, timeout, &NoSink).instrument(span.clone());
-        let called = drive(turn, call).await?;
-        if let Driven::Done(called) = &called {
+        let call = call_once(&*provider, &sent, &*env, timeout, sink).instrument(span.clone());
+        let called = drive(turn, call).await;
+        if let Ok(Driven::Done(called)) = &called {
             telemetry::ended(&span, called);
         }
-        drop(span);
-        match called {
+        drop((streaming, span));
+        match called? {
             Driven::Cancelled => {
                 self.live_mut().rows.push(row);
                 Ok(Flow::Continue)
@@ -334,6 +342,9 @@ impl AgentProgram {
         mut row: StepRow,
         error: ProviderError,
     ) -> Result<Flow, TurnError> {
+        if let Some(delay) = error.postponed_by() {
+            return self.llm_postponed(turn, row, delay).await;
+        }
         let details = json!({
             "kind": error.kind().as_str(), "error_type": error.name(), "status": error.status(),
             "request_id": error.request_id(), "possibly_paid": error.kind().may_be_paid(),
@@ -345,8 +356,14 @@ impl AgentProgram {
         let attempt = row.attempt + 1;
         // A new generation has attempts of its own.
         let counted = attempt - self.live().progress.attempts;
-        let Decision::RetryIn(delay) = self.agent.decide(counted, &error, turn.env().random())
-        else {
+        let decision = match error.retry_after() {
+            // The account is closed until a person acts.
+            Some(delay) if error.kind() == ProviderErrorKind::SpendLimitReached => {
+                Decision::RetryIn(delay)
+            }
+            _ => self.agent.decide(counted, &error, turn.env().random()),
+        };
+        let Decision::RetryIn(delay) = decision else {
             if self.overflows(&error) {
                 return self.llm_overflowed(turn, provider, row, &error, details).await;
             }
@@ -377,6 +394,32 @@ impl AgentProgram {
             Err(stop) => written(Err::<(), _>(stop))?,
         }
         turn.metrics().steps_retried.add(1);
+        turn.announce(EnqueuedReason::Retry);
+        self.live_mut().rows.push(row);
+        Ok(Flow::Over)
+    }
+
+    // The account of the provider is closed. Nothing was sent, so this is no attempt, and no event: a run
+    // may wait for days.
+    async fn llm_postponed(
+        &mut self,
+        turn: &mut Turn,
+        mut row: StepRow,
+        delay: Duration,
+    ) -> Result<Flow, TurnError> {
+        let due = turn.now().plus(delay);
+        (row.status, row.due_at) = (StepStatus::Waiting, Some(due));
+        let most = self.most().map_err(TurnError::Blocked)?;
+        let sent = self.commit_accounted(turn, |_, turn, draft, accounts| {
+            let mut row = row.clone();
+            row.updated_at = turn.stamp().at;
+            // What was reserved is free while the run waits.
+            accounts.end(&Ending::Free, || most);
+            draft.open_step(row.clone());
+            kit::release(turn, draft, Wake::At(due));
+            Ok(row)
+        });
+        let row = written(sent.await?)?;
         turn.announce(EnqueuedReason::Retry);
         self.live_mut().rows.push(row);
         Ok(Flow::Over)

@@ -1,17 +1,19 @@
 //! Agents as the engine serves them.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_engine::{
     Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun, WeakEngine,
 };
-use windlass_kernel::{Error, ErrorCode};
+use windlass_kernel::{Error, ErrorCode, RunKey, WorkflowName};
 
 use super::agent::Agent;
 use super::description::{CALL_STARTED, DESCRIPTION, MODEL};
 use super::program::{AgentProgram, first_workflow};
 use super::state::{self, Progress, StoredValues};
+use super::stream::{CallWatch, Streams};
 use super::workflow::Step;
 use crate::workflow_ref::{Format, WorkflowRef};
 
@@ -19,6 +21,7 @@ struct Agents {
     agent: Arc<Agent>,
     engine: EngineParts,
     handle: WeakEngine,
+    streams: Arc<Streams>,
 }
 
 impl Model for Agents {
@@ -27,9 +30,14 @@ impl Model for Agents {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let mut program =
-            AgentProgram::open(&self.agent, &self.engine, opened.run(), opened.steps());
-        program.handle = self.handle.clone().into();
+        let mut program = AgentProgram::open(
+            &self.agent,
+            &self.engine,
+            &self.streams,
+            opened.run(),
+            opened.steps(),
+        );
+        program.handle = Some(self.handle.clone());
         Ok(Box::new(program))
     }
 
@@ -79,10 +87,27 @@ pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Valu
     agent.check_budget(agent.budget.as_ref())?;
     let workflow = remote(engine, &agent.name)?;
     super::lane::register(engine, &agent)?;
-    let handle = engine.downgrade();
-    let model = Agents { agent: Arc::new(agent), engine: engine.parts(), handle };
+    let (parts, handle) = (engine.parts(), engine.downgrade());
+    let streams = Arc::default();
+    let model = Agents { agent: Arc::new(agent), engine: parts, handle, streams };
     engine.register(workflow.name.clone(), Arc::new(model))?;
     Ok(workflow)
+}
+
+fn agents_of(engine: &Engine, workflow: &WorkflowName) -> Option<Arc<Agents>> {
+    let model: Arc<dyn Any + Send + Sync> = engine.served(workflow)?;
+    model.downcast().ok()
+}
+
+/// The agent that this process serves under a name.
+pub fn served(engine: &Engine, workflow: &WorkflowName) -> Option<Arc<Agent>> {
+    agents_of(engine, workflow).map(|agents| Arc::clone(&agents.agent))
+}
+
+/// Watches the provider calls of a run while they run in this process; none if this process does not serve
+/// the agent.
+pub fn watch(engine: &Engine, workflow: &WorkflowName, run: RunKey) -> Option<CallWatch> {
+    Some(CallWatch::new(&agents_of(engine, workflow)?.streams, run))
 }
 
 /// An agent that another process serves: this process can start its runs and find them.

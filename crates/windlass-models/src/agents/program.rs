@@ -19,6 +19,7 @@ use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, SAVED};
 use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
+use super::stream::Streams;
 use super::trampoline::{WorkflowError, WorkflowStepOutcome};
 use super::workflow::{Step, Workflow};
 use crate::any_error::AnyError;
@@ -30,6 +31,7 @@ const ERROR_CHARS_MAX: usize = 2_000;
 pub(crate) struct AgentProgram {
     pub(crate) agent: Arc<Agent>,
     pub(crate) engine: EngineParts,
+    pub(crate) streams: Arc<Streams>,
     pub(crate) live: Option<Live>,
     /// For the start of lanes.
     pub(crate) handle: Option<WeakEngine>,
@@ -112,12 +114,14 @@ impl AgentProgram {
     pub(crate) fn open(
         agent: &Arc<Agent>,
         engine: &EngineParts,
+        streams: &Arc<Streams>,
         run: &Run,
         rows: &[StepRow],
     ) -> Self {
         Self {
             agent: Arc::clone(agent),
             engine: engine.clone(),
+            streams: Arc::clone(streams),
             live: None,
             handle: None,
             answered: None,

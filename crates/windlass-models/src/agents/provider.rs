@@ -190,6 +190,7 @@ pub struct ProviderError {
     retry_after: Option<Duration>,
     request_id: Option<String>,
     rate_limits: Box<RateLimits>,
+    postponed: bool,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -252,6 +253,7 @@ impl ProviderError {
             retry_after: None,
             request_id: None,
             rate_limits: Box::default(),
+            postponed: false,
             source: None,
         }
     }
@@ -275,6 +277,14 @@ impl ProviderError {
     pub fn with_retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
+    }
+
+    /// The same for a call that waits for the account of the provider and not for an answer: it is made again
+    /// after this time and does not count as an attempt.
+    #[must_use]
+    pub fn postponed(mut self, delay: Duration) -> Self {
+        self.postponed = true;
+        self.with_retry_after(delay)
     }
 
     /// The same with the provider's id of the HTTP request.
@@ -319,6 +329,11 @@ impl ProviderError {
     /// The HTTP status.
     pub fn status(&self) -> Option<u16> {
         self.status
+    }
+
+    /// For how long the call is postponed, if it was not made for now.
+    pub fn postponed_by(&self) -> Option<Duration> {
+        self.retry_after.filter(|_| self.postponed)
     }
 
     /// How long the provider asks to wait.

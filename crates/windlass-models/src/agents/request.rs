@@ -40,6 +40,8 @@ pub struct LlmRequest {
     pub(crate) transcript: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) stream: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lane: Option<Lane>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,6 +60,7 @@ impl LlmRequest {
             params: Vec::new(),
             transcript: None,
             timeout_ms: None,
+            stream: false,
             lane: None,
             turns_left: None,
             on_overflow: None,
@@ -85,6 +88,13 @@ impl LlmRequest {
     /// How long one attempt may take. Default: the option of the agent.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Asks the provider to stream, also if nobody watches when the call begins. Long answers need it: some
+    /// providers refuse to compute them without a stream.
+    pub fn stream(mut self) -> Self {
+        self.stream = true;
         self
     }
 

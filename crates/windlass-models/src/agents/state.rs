@@ -16,7 +16,7 @@ use windlass_kernel::{
 
 use super::accounts::BudgetRef;
 use super::budget::Budget;
-use super::description::{ITEMS, RESPONSE, VALUE};
+use super::description::{COMPACTION, ITEMS, RESPONSE, VALUE};
 use super::env::{Env, VALUE_MEMBER, invalid};
 use super::fork::ForkState;
 use super::lane::BatchedCall;
@@ -122,7 +122,7 @@ pub(crate) fn flush(
         Ok(())
     };
     let Workflow { transcripts, counters, env, step, .. } = workflow;
-    for transcript in transcripts.values_mut() {
+    for (name, transcript) in transcripts.iter_mut() {
         if !transcript.pieces().iter().any(|piece| matches!(piece, Piece::Inline(_))) {
             continue;
         }
@@ -141,6 +141,11 @@ pub(crate) fn flush(
                 }
             }
         }
+        if let Some(dropped) = transcript.take_dropped() {
+            counters.compactions += 1;
+            let record = compaction(name, transcript, dropped)?;
+            put(format!("compact:{}", counters.compactions), COMPACTION, record, None)?;
+        }
     }
     let large = env.entries().filter(|(.., summary)| summary.bytes > VALUE_BYTES_MAX);
     let mut texts: Vec<Vec<u8>> =
@@ -157,6 +162,19 @@ pub(crate) fn flush(
         }
     }
     Ok(rows)
+}
+
+// The first of the items is the summary, the others are those that were kept.
+fn compaction(name: &str, transcript: &Transcript, dropped: usize) -> Result<Body, Error> {
+    let items: Vec<_> = transcript
+        .pieces()
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Stored(stored) => Some((stored.run, stored.from, stored.to)),
+            Piece::Inline(_) => None,
+        })
+        .collect();
+    Body::of(&json!({ "transcript": name, "dropped": dropped, "items": items }))
 }
 
 /// The row of a response.

@@ -23,6 +23,9 @@ pub struct Transcript {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     format: Option<WireFormat>,
     pieces: Vec<Piece>,
+    // How many items compactions took out that no commit has recorded yet.
+    #[serde(skip)]
+    dropped: Option<usize>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,7 +144,8 @@ impl Transcript {
         Ok(())
     }
 
-    /// Replaces all items except the last `keep` by a summary. The items before stay in the store.
+    /// Replaces all items except the last `keep` by a summary. The items before stay in the store, and the
+    /// commit of the function records a step with the summary and the range that was kept.
     ///
     /// # Errors
     ///
@@ -153,6 +157,7 @@ impl Transcript {
             return Err(invalid(ErrorCode::InvalidSize, message));
         }
         let mut drop_left = len - keep;
+        self.dropped = Some(self.dropped.unwrap_or(0) + drop_left);
         let mut kept = vec![Piece::Inline(vec![summary.into()])];
         for piece in std::mem::take(&mut self.pieces) {
             match piece {
@@ -223,6 +228,11 @@ impl Transcript {
             }
             _ => Ok(()),
         }
+    }
+
+    /// How many items were taken out since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Option<usize> {
+        self.dropped.take()
     }
 
     pub(crate) fn pieces_mut(&mut self) -> &mut Vec<Piece> {

@@ -260,10 +260,7 @@ impl Contracts {
         by: &Subject,
         why: Option<&str>,
     ) -> Result<Document, Error> {
-        if why.is_some_and(|why| why.len() > REASON_BYTES_MAX) {
-            let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
-            return Err(invalid(ErrorCode::InvalidSize, message));
-        }
+        check_reason(why)?;
         let record = document_id(entity_type, id)?;
         let mut losses = 0;
         loop {
@@ -435,6 +432,14 @@ pub(crate) fn put_document(
         .term("type", &row.entity_type)?
         .term("state", &format!("{}:{}", row.entity_type, row.state))?;
     Ok(if keep { change.keep() } else { change })
+}
+
+pub(crate) fn check_reason(why: Option<&str>) -> Result<(), Error> {
+    if why.is_none_or(|why| why.len() <= REASON_BYTES_MAX) {
+        return Ok(());
+    }
+    let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
+    Err(invalid(ErrorCode::InvalidSize, message))
 }
 
 fn initial_window(contract: &LifecycleContract) -> EditWindow {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use windlass_engine::TaskBreaker;
+use windlass_engine::{RecordChange, TaskBreaker};
+use windlass_kernel::request::Request;
 use windlass_kernel::{
     BreakerPolicy, Error, ErrorCode, IntoDuration, LimitKey, Limits, RetryLimit, RetryPolicy,
     Timestamp,
@@ -89,6 +90,26 @@ pub enum WorkflowAction {
         /// The retry policy.
         retry_policy: RetryPolicy,
     },
+    /// Ask people, and wait for their decision: `on_request_closed` gets the outcome. The request is opened in
+    /// the commit of this callback. If it cannot be opened, the run is blocked and tries again.
+    OpenRequest {
+        /// The machine's name for it.
+        request_id: String,
+        /// The question.
+        request: Request,
+    },
+    /// Withdraw a request: no callback follows. One that has ended is left alone.
+    WithdrawRequest {
+        /// The machine's name for it.
+        request_id: String,
+    },
+    /// Write records, all of them in one commit or none. `on_records_written` or `on_records_refused` follows.
+    WriteRecords {
+        /// The machine's name for the write.
+        write_id: String,
+        /// The changes, with the revisions that they expect.
+        changes: Vec<RecordChange>,
+    },
     /// Nothing.
     None,
     // A callback cannot return an error, so an action that is not valid is refused with the callback's answer.
@@ -160,6 +181,38 @@ impl WorkflowAction {
     pub fn child(id: impl Into<String>, workflow_type: impl Into<String>, input: Value) -> Self {
         let (workflow_id, workflow_type) = (id.into(), workflow_type.into());
         Self::ScheduleChildWorkflow { workflow_id, workflow_type, input }
+    }
+
+    /// A request to people.
+    ///
+    /// ```
+    /// # use windlass::machines::WorkflowAction;
+    /// use windlass::requests::Request;
+    ///
+    /// let ask = WorkflowAction::request("approve", Request::to("role:cfo").quorum(2).due("3 days"));
+    /// # drop(ask);
+    /// ```
+    pub fn request(id: impl Into<String>, request: Request) -> Self {
+        Self::OpenRequest { request_id: id.into(), request }
+    }
+
+    /// A write of records.
+    ///
+    /// ```
+    /// # fn main() -> windlass::Result<()> {
+    /// use windlass::RecordChange;
+    /// use windlass::machines::WorkflowAction;
+    ///
+    /// let taken = RecordChange::put("stock", "lamp", &6, 3)?;
+    /// let write = WorkflowAction::write_records("take", [taken]);
+    /// # drop(write);
+    /// # Ok(()) }
+    /// ```
+    pub fn write_records(
+        id: impl Into<String>,
+        changes: impl IntoIterator<Item = RecordChange>,
+    ) -> Self {
+        Self::WriteRecords { write_id: id.into(), changes: changes.into_iter().collect() }
     }
 
     /// An effect.

@@ -11,7 +11,9 @@ use windlass_kernel::{EventType, MessageName, ModelName, RetryPolicy, StepKind};
 
 use super::action::signal_types;
 use super::pending::{Kind, id_of};
-use crate::kit::{ACTIVITY, ACTIVITY_RETRY, ACTIVITY_STEP, CHILD, CHILD_STEP};
+use crate::kit::{
+    ACTIVITY, ACTIVITY_RETRY, ACTIVITY_STEP, CHILD, CHILD_STEP, REQUEST, REQUEST_STEP,
+};
 
 /// The name of this model, as runs carry it.
 pub(crate) const MODEL: &str = "machines";
@@ -19,11 +21,16 @@ pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
 
 const TIMER: StepKind = StepKind::from_static("timer");
 const EFFECT: StepKind = StepKind::from_static("effect");
+const RECORDS: StepKind = StepKind::from_static("records");
 
 pub(crate) const TIMER_STARTED: EventType = EventType::from_static("timer.started");
 pub(crate) const TIMER_FIRED: EventType = EventType::from_static("timer.fired");
 pub(crate) const TIMER_CANCELLED: EventType = EventType::from_static("timer.cancelled");
 pub(crate) const SIGNAL_RECEIVED: EventType = EventType::from_static("signal.received");
+pub(crate) const RECORDS_TRIED: EventType = EventType::from_static("record.write_tried");
+pub(crate) const RECORDS_WRITTEN: EventType = EventType::from_static("record.write_completed");
+pub(crate) const RECORDS_REFUSED: EventType = EventType::from_static("record.write_refused");
+pub(crate) const RECORDS_CANCELLED: EventType = EventType::from_static("record.write_cancelled");
 
 static RETRY: RetryPolicy = ACTIVITY_RETRY;
 
@@ -36,20 +43,27 @@ static CANCEL: CancelPolicy = CancelPolicy {
     ],
 };
 
-static STEPS: [StepDescription; 4] = [
+static STEPS: [StepDescription; 6] = [
     ACTIVITY_STEP,
     CHILD_STEP,
     StepDescription::new(TIMER, StepRole::Sleep)
         .explained_by(explain_timer)
         .on_cancelled(|step| Some((TIMER_CANCELLED, json!({ "key": step.step_key.as_str() })))),
     StepDescription::new(EFFECT, StepRole::Record),
+    REQUEST_STEP,
+    StepDescription::new(RECORDS, StepRole::Work)
+        .on_cancelled(|step| Some((RECORDS_CANCELLED, json!({ "key": step.step_key.as_str() })))),
 ];
 
-static EVENTS: [EventDescription; 4] = [
+static EVENTS: [EventDescription; 8] = [
     EventDescription::opening(TIMER_STARTED, EventMeaning::TimerStarted),
     EventDescription::new(TIMER_FIRED, EventMeaning::TimerFired),
     EventDescription::new(TIMER_CANCELLED, EventMeaning::TimerCancelled),
     EventDescription::new(SIGNAL_RECEIVED, EventMeaning::SignalReceived),
+    EventDescription::opening(RECORDS_TRIED, EventMeaning::Other),
+    EventDescription::new(RECORDS_WRITTEN, EventMeaning::Other),
+    EventDescription::new(RECORDS_REFUSED, EventMeaning::Other),
+    EventDescription::new(RECORDS_CANCELLED, EventMeaning::Other),
 ];
 
 /// The model `machines`.
@@ -72,6 +86,8 @@ impl Kind {
             Self::Timer => TIMER,
             Self::Child => CHILD,
             Self::Effect => EFFECT,
+            Self::Request => REQUEST,
+            Self::Records => RECORDS,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use windlass_engine::{
-    ActivityResult, AttemptError, ChildResult, FailureCause, LocalCompletion, TaskBody, Turn,
-    events,
+    ActivityResult, AttemptError, ChildResult, ClosedRequest, FailureCause, LocalCompletion,
+    RequestMessage, RequestRef, TaskBody, Turn, events,
 };
 use windlass_kernel::{
     Actor, Body, Error, EventType, LimitKey, LogLevel, LogLine, Message, MessageKind, Op,
@@ -14,13 +14,19 @@ use windlass_kernel::{
 
 use super::action::{ActivityOptions, WorkflowSignal, signal_types};
 use super::activity::ActivityError;
-use super::description::{NAME, SIGNAL_RECEIVED, TIMER_CANCELLED, TIMER_FIRED, TIMER_STARTED};
+use super::description::{
+    NAME, RECORDS_REFUSED, RECORDS_WRITTEN, SIGNAL_RECEIVED, TIMER_CANCELLED, TIMER_FIRED,
+    TIMER_STARTED,
+};
 use super::machine::Input;
 use super::pending::{Entry, Kind, Planned, Spec};
 use super::program::{Ending, MachineProgram, Work};
 use super::replay::input_of;
 use super::workflow::WorkflowError;
-use crate::kit::{NewActivity, NewChild, name_child, new_step, schedule_activity, start_child};
+use crate::kit::{
+    NewActivity, NewChild, close_request, name_child, new_step, open_request, schedule_activity,
+    start_child,
+};
 
 /// An input of the machine, as it goes into the ledger.
 pub(crate) enum Fact {
@@ -50,6 +56,12 @@ pub(crate) enum Fact {
         ops: Vec<Op>,
     },
     Signal(Message),
+    /// People have decided, or the request has ended in another way.
+    Request {
+        message: Message,
+        row: Step,
+        closed: ClosedRequest,
+    },
 }
 
 impl MachineProgram {
@@ -64,6 +76,11 @@ impl MachineProgram {
         let mut answer = self.machine.tell(input)?;
         let snapshot = answer.snapshot.take();
         let planned = self.pending.plan(answer)?;
+        for one in &planned {
+            if let Planned::Request { key, request } = one {
+                turn.check_request(request, &StepKey::from_stored(&**key))?;
+            }
+        }
         work.torn = true;
         if let Some(fact) = fact {
             record(turn, work, fact)?;
@@ -87,6 +104,7 @@ impl MachineProgram {
         match message.kind {
             MessageKind::ActivityResult => self.activity_over(turn, work, message),
             MessageKind::ChildResult => self.child_over(turn, work, message),
+            MessageKind::Decision => self.request_over(turn, work, message),
             _ => self.signal_came(turn, work, message),
         }
     }
@@ -116,7 +134,7 @@ impl MachineProgram {
             None => Ok(done.result()),
         };
         let (event, payload) = settle(&mut row, done.attempt, result)?;
-        let input = input_of(&entry, &row);
+        let input = input_of(&entry, &row)?;
         let (started, earlier) = (Some(started), done.earlier);
         let fact = Fact::Message { message, row, event, payload, earlier, started };
         self.tell(turn, work, Some(fact), input)
@@ -147,7 +165,7 @@ impl MachineProgram {
             ActivityError { timeout, ..failed }
         });
         let (event, payload) = settle(&mut row, completion.attempt, result)?;
-        let input = input_of(&entry, &row);
+        let input = input_of(&entry, &row)?;
         self.tell(
             turn,
             work,
@@ -187,10 +205,57 @@ impl MachineProgram {
             });
             events::CHILD_FAILED
         };
-        let input = input_of(&entry, &row);
+        let input = input_of(&entry, &row)?;
         let earlier = Vec::new();
         let fact = Fact::Message { message, row, event, payload, earlier, started: None };
         self.tell(turn, work, Some(fact), input)
+    }
+
+    fn request_over(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        message: Message,
+    ) -> Result<(), Error> {
+        let named = RequestMessage::of(&message).map(|named| named.request).unwrap_or_default();
+        let Some(closed) = self.requests.take(&named) else {
+            return pass_over(turn, work, &message, "its request has not ended");
+        };
+        let waits = |(key, entry): (&Arc<str>, &Entry)| {
+            let row = entry.row.as_ref().filter(|_| entry.kind == Kind::Request)?;
+            (RequestRef::of(row)?.request == named).then(|| Arc::clone(key))
+        };
+        let key = self.pending.open.iter().find_map(waits).unwrap_or_default();
+        let Some((entry, row)) = self.take_open(&key, Kind::Request) else {
+            return pass_over(turn, work, &message, "nobody waits for the request");
+        };
+        let outcome = Box::new(closed.outcome.clone());
+        let input = Input::RequestClosed { id: entry.id, outcome };
+        self.tell(turn, work, Some(Fact::Request { message, row, closed }), input)
+    }
+
+    /// The outcome of a write of records is known: the machine gets it.
+    pub(crate) fn records_over(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        key: &str,
+    ) -> Result<(), Error> {
+        let Some((entry, mut row)) = self.take_open(key, Kind::Records) else { return Ok(()) };
+        let event = match row.error {
+            None => {
+                row.status = StepStatus::Completed;
+                RECORDS_WRITTEN
+            }
+            Some(_) => {
+                row.status = StepStatus::Errored;
+                RECORDS_REFUSED
+            }
+        };
+        let input = input_of(&entry, &row)?;
+        let payload = json!({ "key": key });
+        let (earlier, ops) = Default::default();
+        self.tell(turn, work, Some(Fact::Time { row, event, payload, earlier, ops }), input)
     }
 
     fn signal_came(
@@ -234,7 +299,7 @@ impl MachineProgram {
     ) -> Result<(), Error> {
         let Some((entry, mut row)) = self.take_open(key, Kind::Timer) else { return Ok(()) };
         row.status = StepStatus::Completed;
-        let input = input_of(&entry, &row);
+        let input = input_of(&entry, &row)?;
         let payload = json!({ "key": key });
         let (earlier, ops) = Default::default();
         let fact = Fact::Time { row, event: TIMER_FIRED, payload, earlier, ops };
@@ -272,7 +337,18 @@ impl MachineProgram {
             Planned::Child { key, workflow, spec } => {
                 self.begin_child(turn, work, &key, workflow, spec, stamp)?;
             }
-            Planned::Cancel { key, entry } => call_off(work, &key, *entry, stamp)?,
+            Planned::Cancel { key, entry } => call_off(turn, work, &key, *entry, stamp)?,
+            Planned::Request { key, request } => {
+                let row = new_row(turn, work, &key, Kind::Request, stamp.at);
+                let row = open_request(turn, &mut work.draft, row, &request, stamp)?;
+                self.begun(&key, row);
+            }
+            Planned::Records { key, spec } => {
+                let mut row = new_row(turn, work, &key, Kind::Records, stamp.at);
+                (row.input, row.attempts_max) = (Some(Body::of(&spec)?), Some(1));
+                work.draft.open_step(row.clone());
+                self.begun(&key, row);
+            }
             Planned::Effect { key, mut spec, effect } => {
                 let task_id = turn.new_task_id();
                 spec.task_id = Some(task_id);
@@ -374,6 +450,9 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
                 work.draft.op(op);
             }
         }
+        Fact::Request { message, row, closed } => {
+            close_request(turn, &mut work.draft, row, &message, &closed)?;
+        }
         Fact::Signal(message) => {
             let stamp = turn.stamp();
             let mut payload = json!({ "signal_type": message.name, "message": message.seq });
@@ -457,21 +536,32 @@ fn pass_over(turn: &mut Turn, work: &mut Work, message: &Message, why: &str) -> 
     Ok(())
 }
 
-fn call_off(work: &mut Work, key: &str, entry: Entry, stamp: Stamp) -> Result<(), Error> {
+fn call_off(
+    turn: &Turn,
+    work: &mut Work,
+    key: &str,
+    entry: Entry,
+    stamp: Stamp,
+) -> Result<(), Error> {
     let event = match entry.kind {
         Kind::Timer => TIMER_CANCELLED,
+        Kind::Request => events::REQUEST_CLOSED,
         _ => events::ACTIVITY_CANCELLED,
     };
     // An action of the same answer has its row in this commit.
     let begun = || work.draft.written_step(key).cloned();
     let Some(mut row) = entry.row.or_else(begun) else { return Ok(()) };
     let task_id = Spec::of(&row).and_then(|spec| spec.task_id);
+    let request = RequestRef::of(&row).filter(|_| entry.kind == Kind::Request);
     row.status = StepStatus::Cancelled;
     row.updated_at = stamp.at;
     row.error = Some(Body::of(&json!({ "name": "Cancelled", "message": "it was called off" }))?);
     work.draft.step(event, &json!({ "key": key }), row, stamp)?;
     if let Some(task_id) = task_id {
         work.draft.settle(task_id);
+    }
+    if let Some(request) = request {
+        work.draft.enqueue(turn.withdraw_request(&request.request, stamp.at)?);
     }
     Ok(())
 }
@@ -499,6 +589,7 @@ fn new_activity(
         close_by: options.schedule_to_close_timeout.map(|span| at.plus(span).as_micros()),
         breaker: options.breaker(&spec.type_name, limits)?,
         receipt: false,
+        wakes_run: false,
     };
     let route = Route {
         queue: QueueName::with_limits(&options.queue, limits)?,

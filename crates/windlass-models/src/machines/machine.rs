@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
+use windlass_kernel::request::RequestOutcome;
 use windlass_kernel::{Body, Error, ErrorCode, ErrorKind};
 
 use super::action::{WorkflowAction, WorkflowSignal};
@@ -19,6 +20,9 @@ pub(crate) enum Input {
     Signal(WorkflowSignal),
     ChildCompleted { id: String, result: Value },
     ChildFailed { id: String, error: WorkflowError },
+    RequestClosed { id: String, outcome: Box<RequestOutcome> },
+    RecordsWritten { id: String },
+    RecordsRefused { id: String, error: WorkflowError },
 }
 
 /// The answer of a machine.
@@ -86,6 +90,9 @@ impl<W: Workflow> Machine for Of<W> {
                 Input::Signal(signal) => workflow.on_signal(&signal),
                 Input::ChildCompleted { id, result } => workflow.on_child_completed(&id, result),
                 Input::ChildFailed { id, error } => workflow.on_child_failed(&id, &error),
+                Input::RequestClosed { id, outcome } => workflow.on_request_closed(&id, &outcome),
+                Input::RecordsWritten { id } => workflow.on_records_written(&id),
+                Input::RecordsRefused { id, error } => workflow.on_records_refused(&id, &error),
             };
             let end = match workflow.is_completed() {
                 true => Some(workflow.result().ok_or_else(no_result)?),
@@ -115,6 +122,9 @@ impl Input {
             Self::Signal(_) => "on_signal",
             Self::ChildCompleted { .. } => "on_child_completed",
             Self::ChildFailed { .. } => "on_child_failed",
+            Self::RequestClosed { .. } => "on_request_closed",
+            Self::RecordsWritten { .. } => "on_records_written",
+            Self::RecordsRefused { .. } => "on_records_refused",
         }
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use windlass_engine::RecordChange;
+use windlass_kernel::request::Request;
 use windlass_kernel::{
     Body, Error, ErrorCode, ErrorKind, LimitKey, Limits, QueueName, RetryPolicy, RouteName, RunKey,
     Step, StepKind, StepStatus, TaskId, Timestamp, WorkflowName,
@@ -15,10 +17,12 @@ use windlass_kernel::{
 use super::action::{ActivityOptions, WorkflowAction};
 use super::machine::Answer;
 use super::workflow::WorkflowError;
-use crate::effects::Effect;
+use crate::effects::{Effect, Writes};
 use crate::run::{check_body, invalid};
 
 const ID_CHARS_MAX: usize = 200;
+/// What the keys of steps begin with, except those of activities.
+const PREFIXES: [&str; 5] = ["timer/", "child/", "effect/", "request/", "records/"];
 
 /// An action as it was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +31,10 @@ pub(crate) enum Kind {
     Timer,
     Child,
     Effect,
+    /// A request to people.
+    Request,
+    /// Writes of records, all in one commit.
+    Records,
 }
 
 impl Kind {
@@ -36,6 +44,8 @@ impl Kind {
             Self::Timer => "timer",
             Self::Child => "child",
             Self::Effect => "effect",
+            Self::Request => "request",
+            Self::Records => "records",
         }
     }
 
@@ -45,11 +55,14 @@ impl Kind {
             Self::Timer => "a timer",
             Self::Child => "a child",
             Self::Effect => "an effect",
+            Self::Request => "a request",
+            Self::Records => "a write of records",
         }
     }
 
     fn parse(kind: &StepKind) -> Option<Self> {
-        let kinds = [Self::Activity, Self::Timer, Self::Child, Self::Effect];
+        let kinds =
+            [Self::Activity, Self::Timer, Self::Child, Self::Effect, Self::Request, Self::Records];
         kinds.into_iter().find(|known| known.as_str() == kind.as_str())
     }
 
@@ -60,14 +73,15 @@ impl Kind {
             Self::Timer => "timer/",
             Self::Child => "child/",
             Self::Effect => "effect/",
+            Self::Request => "request/",
+            Self::Records => "records/",
         }
     }
 }
 
 /// The machine's own name for what a step's key stands for.
 pub(crate) fn id_of(step_key: &str) -> &str {
-    let id =
-        ["timer/", "child/", "effect/"].iter().find_map(|prefix| step_key.strip_prefix(prefix));
+    let id = PREFIXES.iter().find_map(|prefix| step_key.strip_prefix(prefix));
     let id = id.unwrap_or(step_key);
     id.split('#').next().unwrap_or(id)
 }
@@ -135,6 +149,14 @@ pub(crate) enum Planned {
         key: Arc<str>,
         spec: Spec,
         effect: Effect,
+    },
+    Request {
+        key: Arc<str>,
+        request: Box<Request>,
+    },
+    Records {
+        key: Arc<str>,
+        spec: Spec,
     },
     /// An earlier generation has enqueued the effect.
     EffectCarried {
@@ -256,9 +278,27 @@ impl Pending {
         Some((entry, self.carried.remove(&key)?))
     }
 
-    /// Whether activities or children are under way.
+    /// Whether activities, children or writes are under way. People may take weeks, so a run that is shut
+    /// down does not wait for them.
     pub(crate) fn is_working(&self) -> bool {
-        self.open.values().any(|entry| entry.kind != Kind::Timer)
+        let works = |kind| matches!(kind, Kind::Activity | Kind::Child | Kind::Records);
+        self.open.values().any(|entry| works(entry.kind))
+    }
+
+    /// Whether the end of the run must stop something outside it.
+    pub(crate) fn reaches_outside(&self) -> bool {
+        let reaches = |kind| matches!(kind, Kind::Activity | Kind::Child | Kind::Request);
+        self.open.values().any(|entry| reaches(entry.kind))
+    }
+
+    /// The oldest write of records whose outcome is known (`true`) or not known (`false`).
+    pub(crate) fn next_records(&self, known: bool) -> Option<Arc<str>> {
+        let of = |(key, entry): (&Arc<str>, &Entry)| {
+            let row = entry.row.as_ref().filter(|_| entry.kind == Kind::Records)?;
+            let is_known = row.result.is_some() || row.error.is_some();
+            (is_known == known).then(|| (row.position, Arc::clone(key)))
+        };
+        self.open.iter().filter_map(of).min().map(|(_, key)| key)
     }
 
     /// The validated actions of a callback. Nothing is written before all of it is known to be right.
@@ -274,6 +314,8 @@ impl Pending {
                 WorkflowAction::ScheduleActivity { .. }
                     | WorkflowAction::StartTimer { .. }
                     | WorkflowAction::ScheduleChildWorkflow { .. }
+                    | WorkflowAction::OpenRequest { .. }
+                    | WorkflowAction::WriteRecords { .. }
             );
             planned.extend(self.plan_one(action)?);
         }
@@ -336,6 +378,19 @@ impl Pending {
                 self.cancel(Kind::Activity, activity_id)
             }
             WorkflowAction::CancelTimer { timer_id } => self.cancel(Kind::Timer, timer_id),
+            WorkflowAction::OpenRequest { request_id, request } => {
+                request.check(&self.limits)?;
+                if self.shutdown {
+                    return Ok(Some(held_back(Kind::Request, &request_id)));
+                }
+                let request = Box::new(request.or_title(&request_id));
+                let asked = self.ask(Kind::Request, request_id, None)?;
+                Ok(asked.map(|key| Planned::Request { key, request }))
+            }
+            WorkflowAction::WithdrawRequest { request_id } => {
+                self.cancel(Kind::Request, request_id)
+            }
+            WorkflowAction::WriteRecords { write_id, changes } => self.records(write_id, changes),
             WorkflowAction::EnqueueEffect { name, input, retry_policy } => {
                 self.effect(name, &input, retry_policy)
             }
@@ -414,6 +469,28 @@ impl Pending {
                 "the code asks for effect {key:?}, which the record does not have"
             ))),
         }
+    }
+
+    fn records(
+        &mut self,
+        id: String,
+        changes: Vec<RecordChange>,
+    ) -> Result<Option<Planned>, Error> {
+        if changes.is_empty() {
+            return Err(misuse(&format!("the write of records {id:?} changes no record")));
+        }
+        let mut writes = Writes::default();
+        for change in &changes {
+            writes.add_record(change.clone(), &self.limits)?;
+        }
+        let input = Body::of(&changes)?;
+        let what = format!("the write of records {id:?}");
+        let input = check_body(&what, input, self.limits.step_bytes_max, usize::MAX)?;
+        let (type_name, input) = ("records".to_owned(), input.read::<Box<RawValue>>()?);
+        let (options, task_id, workflow, child, run_key) = (None, None, None, None, None);
+        let spec = Spec { type_name, input, options, task_id, workflow, id: child, run_key };
+        let asked = self.ask(Kind::Records, id, Some(&spec))?;
+        Ok(asked.map(|key| Planned::Records { key, spec }))
     }
 
     fn count_step(&mut self, kind: Kind, id: &str) -> Result<(), Error> {
@@ -561,14 +638,15 @@ fn occurrence(step_key: &str) -> u32 {
 
 fn check_id(kind: Kind, id: &str) -> Result<(), Error> {
     let plain = !id.is_empty() && id.chars().count() <= ID_CHARS_MAX && !id.contains(['#', '\0']);
-    let prefixed = ["timer/", "child/", "effect/"].iter().any(|prefix| id.starts_with(prefix));
+    let prefixed = PREFIXES.iter().any(|prefix| id.starts_with(prefix));
     let taken = kind == Kind::Activity && prefixed;
     match plain && !taken {
         true => Ok(()),
         false => Err(misuse(&format!(
-            "{id:?} cannot be the id of {}: use 1 to {ID_CHARS_MAX} characters without '#', and no \
-             \"timer/\", \"child/\" or \"effect/\" in front",
-            kind.with_article()
+            "{id:?} cannot be the id of {}: use 1 to {ID_CHARS_MAX} characters without '#', and none of \
+             {} in front",
+            kind.with_article(),
+            PREFIXES.join(" ")
         ))),
     }
 }

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass_engine::{EnqueuedReason, Program, Revived, Turn, TurnError, events};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, Step, StepKey, Timestamp, Wake,
+    Body, BoxFuture, Draft, End, Error, Limits, Run, Step, StepKey, Timestamp, Wake,
 };
 
 use super::machine::{Factory, Input, Machine};
 use super::pending::{Ended, Kind, Pending};
 use super::workflow::WorkflowError;
-use crate::kit::{self, LargeResults};
+use crate::kit::{self, LargeResults, RequestResults};
 use crate::run::check_body;
 
 /// A commit takes at most so many callbacks; the next ones are in the next.
@@ -74,6 +74,7 @@ pub(crate) struct MachineProgram {
     /// Rows whose callbacks have not been replayed yet.
     pub(crate) loaded: Option<Vec<Step>>,
     pub(crate) large: LargeResults,
+    pub(crate) requests: RequestResults,
     /// Activities that died in the generation before and are tried again in this one.
     pub(crate) revived: Revived,
     pub(crate) limits: Limits,
@@ -95,6 +96,7 @@ impl MachineProgram {
             snapshot_changed: false,
             loaded,
             large: LargeResults::default(),
+            requests: RequestResults::default(),
             revived: Revived::default(),
             limits,
         })
@@ -106,12 +108,17 @@ impl MachineProgram {
             self.replay(turn, steps).await?;
             turn.replayed();
         }
+        self.requests.begin_turn();
         loop {
             if kit::apply_control(turn).await? {
                 return Ok(());
             }
             // Before the callbacks.
             self.large.fetch(turn).await?;
+            if !turn.has_result() {
+                self.look_at_requests(turn).await?;
+                self.write_records(turn).await?;
+            }
             let draft = turn.draft();
             let mut work = Work { draft, callbacks: 0, ending: None, torn: false, dead: 0 };
             // Looking may take a commit of its own, and the first one is that of the result. What is
@@ -132,10 +139,10 @@ impl MachineProgram {
                 }
                 return Err(TurnError::Blocked(error));
             }
-            let continues = work.ending.is_none() && is_full;
+            let continues = work.ending.is_none() && (is_full || self.has_unwritten());
             match work.ending.take() {
                 Some(ending) => self.finish(turn, work.draft, ending).await?,
-                None if is_full => turn.commit(work.draft).await.map(|_| ())?,
+                None if continues => turn.commit(work.draft).await.map(|_| ())?,
                 None => self.park(turn, work.draft).await?,
             }
             turn.metrics().tasks_dead.add(dead);
@@ -181,14 +188,18 @@ impl MachineProgram {
         if let Some(completion) = turn.take_result() {
             self.result_locally(turn, work, completion)?;
         }
-        while work.ending.is_none() && work.callbacks < CALLBACKS_MAX {
+        while work.ending.is_none() && work.callbacks < CALLBACKS_MAX && !self.has_unwritten() {
+            if let Some(key) = self.pending.next_records(true) {
+                self.records_over(turn, work, &key)?;
+                continue;
+            }
             if let Some((entry, step)) = self.pending.next_carried() {
-                self.tell(turn, work, None, super::replay::input_of(&entry, &step))?;
+                self.tell(turn, work, None, super::replay::input_of(&entry, &step)?)?;
                 self.snapshot.told_of_carried.push(step.step_key.as_str().to_owned());
                 self.snapshot_changed = true;
                 continue;
             }
-            if let Some(message) = next_message(turn) {
+            if let Some(message) = self.next_message(turn) {
                 self.message_came(turn, work, message)?;
                 continue;
             }
@@ -268,7 +279,7 @@ impl MachineProgram {
         if matches!(ending, Ending::Continued(_)) && turn.has_unread() {
             turn.read_messages().await?;
         }
-        if self.pending.is_working() {
+        if self.pending.reaches_outside() {
             kit::stop_descendants(turn, &mut draft).await?;
         }
         if !self.pending.open.is_empty() {
@@ -307,20 +318,6 @@ impl MachineProgram {
 
 fn shut_down() -> Ending {
     Ending::Terminated { request: "shutdown", reason: "it was shut down".to_owned() }
-}
-
-fn next_message(turn: &mut Turn) -> Option<windlass_kernel::Message> {
-    let told = |kind: MessageKind| {
-        matches!(
-            kind,
-            MessageKind::ActivityResult
-                | MessageKind::ChildResult
-                | MessageKind::Signal
-                | MessageKind::Event
-        )
-    };
-    let seq = turn.mailbox.values().find(|message| told(message.kind))?.seq;
-    turn.mailbox.remove(&seq)
 }
 
 impl Program for MachineProgram {

@@ -80,7 +80,7 @@ impl MachineProgram {
                             step.kind
                         )));
                     };
-                    input_of(&entry, &step)
+                    input_of(&entry, &step)?
                 }
             };
             self.hear(input)?;
@@ -91,7 +91,7 @@ impl MachineProgram {
 
     fn hear_carried(&mut self) -> Result<(), Error> {
         while let Some((entry, step)) = self.pending.next_carried() {
-            self.hear(input_of(&entry, &step))?;
+            self.hear(input_of(&entry, &step)?)?;
         }
         Ok(())
     }
@@ -109,9 +109,9 @@ fn has_callback(step: &Step) -> bool {
 }
 
 /// The input that a settled step gives to the machine.
-pub(crate) fn input_of(entry: &Entry, step: &Step) -> Input {
+pub(crate) fn input_of(entry: &Entry, step: &Step) -> Result<Input, Error> {
     let id = entry.id.clone();
-    match (entry.kind, step.status) {
+    Ok(match (entry.kind, step.status) {
         // An effect has no callback.
         (Kind::Timer | Kind::Effect, _) => Input::TimerFired { id },
         (Kind::Activity, StepStatus::Completed) => {
@@ -122,5 +122,12 @@ pub(crate) fn input_of(entry: &Entry, step: &Step) -> Input {
             Input::ChildCompleted { id, result: result(step.result.as_ref()) }
         }
         (Kind::Child, _) => Input::ChildFailed { id, error: child_error(step.error.as_ref()) },
-    }
+        (Kind::Request, _) => {
+            let outcome = step.result.as_ref().map(|outcome| outcome.read().map(Box::new));
+            let missing = || Err(Error::corrupt("a request that has ended has no outcome"));
+            Input::RequestClosed { id, outcome: outcome.unwrap_or_else(missing)? }
+        }
+        (Kind::Records, StepStatus::Completed) => Input::RecordsWritten { id },
+        (Kind::Records, _) => Input::RecordsRefused { id, error: child_error(step.error.as_ref()) },
+    })
 }

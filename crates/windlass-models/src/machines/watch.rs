@@ -132,7 +132,7 @@ impl MachineProgram {
                 row.status = StepStatus::Errored;
                 row.error = Some(Body::of(&error).map_err(TurnError::Blocked)?);
                 let payload = json!({ "key": &**key, "attempt": attempt, "timeout_type": timeout });
-                let input = input_of(&entry, &row);
+                let input = input_of(&entry, &row).map_err(TurnError::Blocked)?;
                 let (event, earlier) = (events::ACTIVITY_TIMED_OUT, earlier_errors(task));
                 let fact = Fact::Time { row, event, payload, earlier, ops };
                 self.tell(turn, work, Some(fact), input).map_err(TurnError::Blocked)

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use windlass_kernel::request::RequestOutcome;
 
 use super::action::{WorkflowAction, WorkflowSignal};
 use super::activity::ActivityError;
@@ -88,6 +89,31 @@ pub trait Workflow: Send + Sized + 'static {
     /// A child failed or was ended. Unless it is overridden, the run fails with the child's error.
     fn on_child_failed(&mut self, workflow_id: &str, error: &WorkflowError) -> Vec<WorkflowAction> {
         let _ = workflow_id;
+        vec![WorkflowAction::FailWorkflow { error: error.clone() }]
+    }
+
+    /// A request to people has ended, in any way. Answers nothing unless it is overridden.
+    fn on_request_closed(
+        &mut self,
+        request_id: &str,
+        outcome: &RequestOutcome,
+    ) -> Vec<WorkflowAction> {
+        let _ = (request_id, outcome);
+        Vec::new()
+    }
+
+    /// Records are written, each at the revision after the one that its change expected. Answers nothing unless
+    /// it is overridden.
+    fn on_records_written(&mut self, write_id: &str) -> Vec<WorkflowAction> {
+        let _ = write_id;
+        Vec::new()
+    }
+
+    /// Another writer was first, and nothing is written. The error has the name `RecordConflict`; its details
+    /// are `collection`, `id` and `revision`, the one that the record has now (null if there is none). Unless it
+    /// is overridden, the run fails with the error.
+    fn on_records_refused(&mut self, write_id: &str, error: &WorkflowError) -> Vec<WorkflowAction> {
+        let _ = write_id;
         vec![WorkflowAction::FailWorkflow { error: error.clone() }]
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use windlass_kernel::IntoDuration;
+use windlass_kernel::request::Request;
 use windlass_kernel::retry::NON_RETRYABLE_NAME_BYTES_MAX;
 
 use super::step::RelayStep;
@@ -69,6 +70,14 @@ pub enum StepOutcome {
         signal: String,
         /// How long it waits at most; for ever if there is none.
         timeout: Option<Duration>,
+    },
+    /// The next step runs when a request to people has ended, in any way: it finds the outcome in
+    /// [`RelayStep::request`]. A request that cannot be opened is a permanent error of this step.
+    ContinueOnRequest {
+        /// Its payload.
+        payload: Bytes,
+        /// The question.
+        request: Box<Request>,
     },
     /// The run goes on as its next generation, whose first step gets the payload: for relays that need
     /// more steps than one run may have. Signals that were not consumed, headers and labels go along;
@@ -156,6 +165,19 @@ impl StepOutcome {
     ) -> Result<Self, RelayError> {
         let timeout = Some(duration_of("the timeout of a signal", timeout)?);
         Ok(Self::ContinueOnSignal { payload: payload.into(), signal: signal.into(), timeout })
+    }
+
+    /// The next step runs with this payload when people have decided.
+    ///
+    /// ```
+    /// # use windlass::relays::StepOutcome;
+    /// use windlass::requests::Request;
+    ///
+    /// let outcome = StepOutcome::on_request("invoice i-7", Request::to("role:cfo").quorum(2));
+    /// # drop(outcome);
+    /// ```
+    pub fn on_request(payload: impl Into<Bytes>, request: Request) -> Self {
+        Self::ContinueOnRequest { payload: payload.into(), request: Box::new(request) }
     }
 
     /// The run goes on as its next generation with this payload.

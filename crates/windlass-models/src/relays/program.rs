@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_engine::{
     Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError, conflict_delay, events,
 };
+use windlass_kernel::request::{Request, RequestOutcome};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Conflict, Decision, Draft, Encoding, Error, Message, MessageKind,
     Run, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
@@ -23,7 +24,7 @@ use super::outcome::RelayError;
 use super::record::{self, After, Verdict};
 use super::relay::{Ran, Relay, headers_of};
 use super::step::{Memos, RelayStep, Signal, Wanted};
-use crate::kit::{self, micros};
+use crate::kit::{self, RequestResults, micros};
 
 /// How many errors of failed attempts a step keeps, the latest ones.
 const ERRORS_MAX: usize = 20;
@@ -42,6 +43,7 @@ pub(crate) struct RelayProgram {
     payload: Bytes,
     pub(crate) open: Open,
     memos: Arc<Memos>,
+    pub(crate) requests: RequestResults,
     // The step before, for what the next one has in common with it.
     before: Option<RelayStep>,
     // How long the last attempt took; none if there was no attempt.
@@ -61,12 +63,21 @@ pub(crate) struct Open {
     // The signal that it waits for, or waited for.
     pub(crate) wait_for: Option<Arc<str>>,
     pub(crate) signal: Option<Signal>,
+    // The request that is to be answered before the step begins.
+    pub(crate) asks: Option<Box<Request>>,
+    // The row of the open request.
+    pub(crate) asked: Option<StepRow>,
+    // How often the step has asked, in all generations.
+    pub(crate) asked_times: u32,
+    pub(crate) outcome: Option<RequestOutcome>,
 }
 
 impl Open {
     fn read(row: &StepRow) -> Self {
         let waits = row.status == StepStatus::Waiting && row.attempt == 0;
+        let asks = super::request::asks_of(row);
         let signal = match (&row.wait_for, &row.input) {
+            _ if asks.is_some() => None,
             (None, _) => None,
             (Some(_), Some(body)) => Some(Signal::Received(body.bytes.clone())),
             (Some(_), None) if waits => None,
@@ -81,11 +92,13 @@ impl Open {
             due: row.due_at,
             wait_for: row.wait_for.clone(),
             signal,
+            asks,
+            ..Self::default()
         }
     }
 
     fn waits_for_signal(&self) -> Option<&Arc<str>> {
-        self.wait_for.as_ref().filter(|_| self.signal.is_none())
+        self.wait_for.as_ref().filter(|_| self.signal.is_none() && self.asks.is_none())
     }
 }
 
@@ -106,6 +119,8 @@ impl RelayProgram {
         };
         let mut next = steps.filter(|row| !row.status.is_settled());
         let open = next.find(|row| number_of(row) == Some(number)).map(Open::read);
+        let mut open = open.unwrap_or_default();
+        open.read_requests(number, rows)?;
         let prefix = format!("{number}/");
         let memos = rows.iter().filter(|row| row.kind == MEMO).filter_map(|row| {
             let name = row.step_key.as_str().strip_prefix(&prefix)?;
@@ -118,8 +133,9 @@ impl RelayProgram {
             relay,
             number,
             payload,
-            open: open.unwrap_or_default(),
+            open,
             memos,
+            requests: RequestResults::default(),
             before: None,
             took: None,
         })
@@ -128,8 +144,12 @@ impl RelayProgram {
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         let began = turn.now();
         let mut steps = 0;
+        self.requests.begin_turn();
         loop {
             if kit::apply_control(turn).await? {
+                return Ok(());
+            }
+            if self.open.asks.is_some() && !self.take_request(turn).await? {
                 return Ok(());
             }
             if self.open.waits_for_signal().is_some() && !self.take_signal(turn).await? {
@@ -262,6 +282,7 @@ impl RelayProgram {
         step.effects = effects;
         step.attempt = self.open.attempt + 1;
         step.signal.clone_from(&self.open.signal);
+        step.request.clone_from(&self.open.outcome);
         step
     }
 
@@ -354,10 +375,11 @@ impl RelayProgram {
     }
 
     // The record of an attempt.
-    fn verdict(&self, turn: &Turn, step: &RelayStep, ran: Ran) -> Verdict {
+    fn verdict(&self, turn: &mut Turn, step: &RelayStep, ran: Ran) -> Verdict {
         let limits = turn.limits();
         let checked =
             ran.and_then(|outcome| record::check(outcome, self.number, &turn.run, limits));
+        let checked = checked.and_then(|outcome| self.check_request(turn, outcome));
         match checked {
             Ok(outcome) => Verdict::Outcome(outcome),
             Err(error) => self.failed(turn, step.attempt, error),
@@ -397,7 +419,8 @@ impl RelayProgram {
     pub(crate) fn give_up(&self, given_up: GivenUp<'_>) -> Result<(), Error> {
         let GivenUp { turn, draft, name, message, .. } = given_up;
         // One that still waits for its signal has not been tried.
-        let attempt = self.open.waits_for_signal().map_or(self.open.attempt + 1, |_| 0);
+        let waits = self.open.waits_for_signal().is_some() || self.open.asks.is_some();
+        let attempt = if waits { 0 } else { self.open.attempt + 1 };
         let errors = self.errors_with(turn, attempt, name, message);
         let (name, message) = (name.to_owned(), message.to_owned());
         let verdict = Verdict::Dead { name, message, errors };
@@ -419,6 +442,10 @@ impl RelayProgram {
         row.attempt = self.open.attempt;
         row.attempts_max = self.relay.retry.attempts_max();
         row.wait_for.clone_from(&self.open.wait_for);
+        // A retried run asks again.
+        if let Some(request) = &self.open.asks {
+            row.input = Body::of(request).ok();
+        }
         if let Some(Signal::Received(bytes)) = &self.open.signal {
             row.input = Some(record::body(bytes, self.json));
         }

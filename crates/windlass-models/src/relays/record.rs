@@ -15,7 +15,7 @@ use windlass_kernel::{
 use super::description::{RELAY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
 use super::outcome::{RelayError, StepOutcome};
 use super::program::{Open, RelayProgram, delay_max, signal_of};
-use crate::kit::{self, micros};
+use crate::kit::{self, REQUEST, micros};
 
 /// The record of an attempt.
 pub(crate) enum Verdict {
@@ -68,6 +68,7 @@ pub(crate) fn check(
     let (what, bytes, max) = match &outcome {
         StepOutcome::Continue { payload }
         | StepOutcome::ContinueAfter { payload, .. }
+        | StepOutcome::ContinueOnRequest { payload, .. }
         | StepOutcome::ContinueOnSignal { payload, .. } => {
             ("payload", payload.len(), limits.step_bytes_max)
         }
@@ -114,16 +115,32 @@ pub(crate) fn check(
             "step {number} asks to wait for {delay:?}; at most {days} days are allowed"
         )));
     }
+    if let StepOutcome::ContinueOnRequest { request, .. } = &outcome {
+        request.check(limits).map_err(refused)?;
+        let bytes = Body::of(request).map_err(refused)?.len();
+        if bytes > limits.step_bytes_max {
+            let max = limits.step_bytes_max;
+            return Err(RelayError::permanent(format!(
+                "the request of step {number} has {bytes} bytes; at most {max} are allowed"
+            )));
+        }
+    }
     if let StepOutcome::ContinueOnSignal { signal, .. } = &outcome {
         MessageName::with_limits(signal, limits).map_err(RelayError::permanent)?;
     }
     Ok(outcome)
 }
 
+/// A request that cannot be opened, as a failure of the step that asks.
+pub(crate) fn refused(error: Error) -> RelayError {
+    RelayError::permanent(error.message()).named(error.code().as_str())
+}
+
 fn payload_len(outcome: &StepOutcome) -> Option<usize> {
     match outcome {
         StepOutcome::Continue { payload }
         | StepOutcome::ContinueAfter { payload, .. }
+        | StepOutcome::ContinueOnRequest { payload, .. }
         | StepOutcome::ContinueOnSignal { payload, .. } => Some(payload.len()),
         _ => None,
     }
@@ -134,6 +151,7 @@ pub(crate) fn payload_of(outcome: StepOutcome) -> Option<Bytes> {
     match outcome {
         StepOutcome::Continue { payload }
         | StepOutcome::ContinueAfter { payload, .. }
+        | StepOutcome::ContinueOnRequest { payload, .. }
         | StepOutcome::ContinueOnSignal { payload, .. } => Some(payload),
         _ => None,
     }
@@ -148,6 +166,10 @@ pub(crate) fn key(number: u32) -> StepKey {
 pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
     // A cancel request that was read while the step ran comes first: no message wakes the run for it.
     if turn.control().is_some() {
+        return None;
+    }
+    // The request is opened by the next commit of this turn.
+    if open.asks.is_some() {
         return None;
     }
     if let Some(name) = open.wait_for.as_ref().filter(|_| open.signal.is_none()) {
@@ -225,7 +247,7 @@ pub(crate) fn write(
             payload.payload_bytes = payload_len(outcome);
             let open = next_open(outcome, turn.now(), &mut payload);
             draft.step(STEP_COMPLETED, &payload, row, stamp)?;
-            let (open, wake) = put_next(turn, draft, number + 1, open, program);
+            let (open, wake) = put_next(turn, draft, number + 1, open, program)?;
             Ok(After::Next(open, wake))
         }
         Verdict::Retry { name, message, errors, delay } => {
@@ -240,6 +262,8 @@ pub(crate) fn write(
                 due: Some(due),
                 wait_for: program.open.wait_for.clone(),
                 signal: program.open.signal.clone(),
+                outcome: program.open.outcome.clone(),
+                ..Open::default()
             };
             let payload = json!({
                 "step": number, "attempt": attempt, "error": { "name": name },
@@ -289,6 +313,8 @@ struct Completed<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<&'a str>,
     step: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -297,8 +323,16 @@ struct Completed<'a> {
 
 impl Completed<'_> {
     fn of(step: u32, attempt: u32, took_us: Option<u64>) -> Self {
-        let (delay_ms, outcome, payload_bytes, signal) = (None, None, None, None);
-        Self { attempt, delay_ms, outcome, payload_bytes, signal, step, took_us }
+        Self {
+            attempt,
+            delay_ms: None,
+            outcome: None,
+            payload_bytes: None,
+            request: None,
+            signal: None,
+            step,
+            took_us,
+        }
     }
 }
 
@@ -317,6 +351,14 @@ fn next_open<'a>(outcome: &'a StepOutcome, now: Timestamp, payload: &mut Complet
                 ..Open::default()
             }
         }
+        StepOutcome::ContinueOnRequest { request, .. } => {
+            payload.request = Some(true);
+            Open {
+                wait_for: Some(REQUEST.as_str().into()),
+                asks: Some(request.clone()),
+                ..Open::default()
+            }
+        }
         _ => Open::default(),
     }
 }
@@ -328,22 +370,23 @@ fn put_next(
     number: u32,
     mut open: Open,
     program: &RelayProgram,
-) -> (Open, Option<Wake>) {
+) -> Result<(Open, Option<Wake>), Error> {
     if open.due.is_none() && open.wait_for.is_none() {
-        return (open, None);
+        return Ok((open, None));
     }
     let at = turn.stamp().at;
     let mut row = kit::new_step(&turn.run, draft, key(number), RELAY, at);
     row.status = StepStatus::Waiting;
     row.attempts_max = program.attempts_max();
     (row.due_at, row.wait_for) = (open.due, open.wait_for.clone());
+    row.input = open.asks.as_ref().map(Body::of).transpose()?;
     open.stored = Some((row.position, row.created_at));
     draft.open_step(row);
     let wake = wake_for(&open, turn);
     if let Some(wake) = wake {
         kit::release(turn, draft, wake);
     }
-    (open, wake)
+    Ok((open, wake))
 }
 
 fn error_body(name: &str, message: &str, number: u32, errors: &[Value]) -> Result<Body, Error> {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use windlass_kernel::request::RequestOutcome;
 use windlass_kernel::{Body, Limits, RunKey};
 
 use super::effects::Effects;
@@ -46,6 +47,9 @@ pub struct RelayStep {
     /// The result of the wait, if the previous step returned
     /// [`ContinueOnSignal`](super::StepOutcome::ContinueOnSignal).
     pub signal: Option<Signal>,
+    /// The outcome of the request, if the previous step returned
+    /// [`ContinueOnRequest`](super::StepOutcome::ContinueOnRequest).
+    pub request: Option<RequestOutcome>,
     /// Fires when somebody cancels the run, or the step is given up because the engine stops or has lost
     /// the run. Whether the runner watches it or not, its outcome is
     /// discarded and the run ends as cancelled; watching it only makes that sooner.
@@ -104,6 +108,7 @@ impl RelayStep {
             headers: BTreeMap::new(),
             attempt: 1,
             signal: None,
+            request: None,
             cancel_token: CancellationToken::new(),
             answer_bytes_max: Limits::DEFAULT.step_bytes_max,
             effects: Effects::new(&Limits::DEFAULT),

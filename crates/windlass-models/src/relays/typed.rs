@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::IntoDuration;
+use windlass_kernel::request::Request;
 
 use super::outcome::{RelayError, StepOutcome, StepRunner, duration_of};
 use super::step::RelayStep;
@@ -46,6 +47,8 @@ pub enum TypedOutcome<P, O> {
         /// How long it waits at most.
         timeout: Option<Duration>,
     },
+    /// The next step runs when a request to people has ended.
+    ContinueOnRequest(P, Box<Request>),
     /// The run goes on as its next generation.
     ContinueAsNew(P),
     /// The run ends with a result.
@@ -59,6 +62,13 @@ pub enum TypedOutcome<P, O> {
 impl<P, O> TypedOutcome<P, O> {
     /// As [`StepOutcome::after`].
     ///
+    /// ```
+    /// # use windlass::relays::TypedOutcome;
+    /// let outcome: TypedOutcome<u32, String> = TypedOutcome::after(7, "10 seconds")?;
+    /// # drop(outcome);
+    /// # Ok::<(), windlass::relays::RelayError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// A permanent error with the name `InvalidDuration` if the text is no duration.
@@ -68,11 +78,24 @@ impl<P, O> TypedOutcome<P, O> {
     }
 
     /// As [`StepOutcome::on_signal`].
+    ///
+    /// ```
+    /// # use windlass::relays::TypedOutcome;
+    /// let outcome: TypedOutcome<u32, String> = TypedOutcome::on_signal(7, "approved");
+    /// # drop(outcome);
+    /// ```
     pub fn on_signal(payload: P, signal: impl Into<String>) -> Self {
         Self::ContinueOnSignal { payload, signal: signal.into(), timeout: None }
     }
 
     /// As [`StepOutcome::on_signal_for`].
+    ///
+    /// ```
+    /// # use windlass::relays::TypedOutcome;
+    /// let outcome: TypedOutcome<u32, String> = TypedOutcome::on_signal_for(7, "approved", "1 day")?;
+    /// # drop(outcome);
+    /// # Ok::<(), windlass::relays::RelayError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -109,6 +132,9 @@ impl<R: TypedRunner> StepRunner for Typed<R> {
             }
             TypedOutcome::ContinueOnSignal { payload, signal, timeout } => {
                 StepOutcome::ContinueOnSignal { payload: written(&payload)?, signal, timeout }
+            }
+            TypedOutcome::ContinueOnRequest(payload, request) => {
+                StepOutcome::ContinueOnRequest { payload: written(&payload)?, request }
             }
             TypedOutcome::ContinueAsNew(payload) => {
                 StepOutcome::ContinueAsNew { payload: written(&payload)? }

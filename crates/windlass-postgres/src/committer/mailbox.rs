@@ -207,11 +207,21 @@ async fn keep_failed_guards(
         refused.keys().copied().filter(|index| is_guarded(&jobs[*index].commit)).collect();
     for index in guarded {
         let decided = decide(shared, &jobs[index].commit).await?;
-        if decided.results.iter().any(Result::is_err) {
+        if decided.results.iter().any(|result| result.as_ref().is_err_and(is_found_first)) {
             refused.remove(&index);
         }
     }
     Ok(())
+}
+
+// All stores look at the messages before they look at causes, steps and dead letters.
+fn is_found_first(error: &CommitError) -> bool {
+    match error {
+        CommitError::Refused(refusal) => {
+            matches!(refusal, Refusal::RunMissing { .. } | Refusal::RunEnded { .. })
+        }
+        _ => true,
+    }
 }
 
 fn answer(jobs: Vec<Job>, refused: &HashMap<usize, RunKey>) -> Vec<Job> {

@@ -389,7 +389,13 @@ async fn reserved_collections_are_for_the_engine(kind: Kind) {
 }
 
 async fn the_limit_of_a_body_follows_the_setting(kind: Kind) {
-    let limits = Limits { record_bytes_max: 1_000, ..Limits::default() };
+    // The events that are kept for one key are in one record.
+    let limits = Limits {
+        record_bytes_max: 1_000,
+        key_bytes_max: 250,
+        key_runs_max: 1,
+        ..Limits::default()
+    };
     let engine = EngineOptions { limits, ..EngineOptions::default() };
     // The limit of other bodies does not apply to records.
     let options = Options { body_bytes_max: 500, ..open() };

@@ -70,7 +70,10 @@ impl Script {
     ///
     /// The text is no JSON, has an unknown member, or a rule contradicts itself; the error names the rule.
     pub fn from_json(json: &str) -> Result<Self, ScriptError> {
-        let script: Self = serde_json::from_str(json)
+        // An array would be read as a struct whose members all have defaults.
+        let object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json);
+        let script: Self = object
+            .and_then(|_| serde_json::from_str(json))
             .map_err(|error| ScriptError(format!("the script does not read: {error}")))?;
         script.validate()?;
         Ok(script)

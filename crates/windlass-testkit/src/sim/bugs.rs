@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use futures::FutureExt as _;
 use windlass_kernel::{
     ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, Committed, Conflict, Delivery, Expect,
-    Head, Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RunGuard, RunKey,
-    Store, TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
+    Head, Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RecordWrite,
+    RunGuard, RunKey, Store, TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
 };
 
 use super::executor::locked;
@@ -51,6 +51,7 @@ impl Bugs {
             PlantedBug::SkipHeadCheck => skip_head(inner, &mut commit),
             PlantedBug::SkipHoldCheck => skip_hold(inner, &mut commit),
             PlantedBug::SkipRecordCheck => skip_revisions(inner, &mut commit),
+            PlantedBug::SkipCheckedRecord => skip_checks(&mut commit),
             PlantedBug::ReleaseIgnoresAccepted => read_all(inner, &mut commit),
             PlantedBug::ForgetTimer if self.rarely() => forget_timer(&mut commit),
             PlantedBug::MessageAcceptedTwice => self.rename_messages(inner, &mut commit),
@@ -243,6 +244,11 @@ fn skip_revisions(inner: &MemoryStore, commit: &mut Commit) {
         let found = rows.and_then(|rows| rows.ok()?.pop().flatten());
         record.expect = found.map_or(Expect::Absent, |found| Expect::At(found.revision));
     }
+}
+
+fn skip_checks(commit: &mut Commit) {
+    let checks = |op: &Op| matches!(op, Op::Record(op) if matches!(op.write, RecordWrite::Check));
+    commit.ops_mut().retain(|op| !checks(op));
 }
 
 fn skip_head(inner: &MemoryStore, commit: &mut Commit) {

@@ -9,6 +9,7 @@ mod commits;
 mod fleet;
 mod idle;
 pub(crate) mod relays;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -111,6 +112,7 @@ struct State {
     accepted: BTreeMap<(RunKey, MessageId), u64>,
     effects: BTreeMap<TaskId, u64>,
     deleted: BTreeSet<RunKey>,
+    closed_requests: BTreeSet<String>,
     timers_may_be_early: bool,
 }
 

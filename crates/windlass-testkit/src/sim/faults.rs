@@ -129,6 +129,8 @@ bugs!(
     StaleLoad,
     /// Store: the revision that a write of a record expects is not compared.
     SkipRecordCheck,
+    /// Store: a record that a commit checks and does not write is not compared.
+    SkipCheckedRecord,
     /// Worker: its clock runs twice as fast as the store's.
     FastClock,
     /// Workflow: its code asks for other steps in another process.

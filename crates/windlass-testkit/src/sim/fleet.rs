@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod machine;
 pub(crate) mod program;
 pub(crate) mod relay;
+pub(crate) mod request;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,6 +32,7 @@ use super::trace::Trace;
 use client::{Client, ClientView};
 use program::{ACTIVITY, ActivityInput, BRIEF, Input, WORKFLOW, step_value};
 use relay::{Order, RELAY};
+use request::Accepted;
 
 // A simulation that makes progress needs fewer polls.
 const STEPS_MAX: u64 = 3_000_000;
@@ -74,6 +76,8 @@ pub fn run_seed(seed: u64, bug: Option<PlantedBug>) -> Report {
         relays: Mutex::new(Rng::new(seed ^ 0xBA70_0000)),
         machines: Mutex::new(Rng::new(seed ^ 0x3111_0000)),
         tenants: Mutex::new(Rng::new(seed ^ 0x7E4A_0000)),
+        requests: Mutex::new(Rng::new(seed ^ 0x0A5C_0000)),
+        accepted: Accepted::default(),
         relay_orders: Mutex::default(),
         hooked: Mutex::default(),
     });
@@ -89,7 +93,9 @@ pub fn run_seed(seed: u64, bug: Option<PlantedBug>) -> Report {
         Ok(()) => {
             let (relay_orders, hooked) = (fleet.relay_orders(), locked(&fleet.hooked));
             let relays = (&relay_orders[..], &*hooked);
-            checker.audit_fleet(faulty.inner(), &views(&orders), relays, !fleet.patient);
+            let accepted = locked(&fleet.accepted).clone();
+            let may_give_up = !fleet.patient;
+            checker.audit_fleet(faulty.inner(), &views(&orders), relays, &accepted, may_give_up);
         }
         Err(Stuck::Stopped) => {}
         Err(stuck) => checker.fail("30 the world comes to rest", format!("{stuck:?}")),
@@ -121,6 +127,8 @@ fn options(rng: &mut Rng) -> Options {
         claim_max: if rng.chance(300) { rng.range(1, 3) as u32 } else { 100 },
         run_cache_bytes_max: if rng.chance(300) { 0 } else { 1 << 20 },
         blocked_retry: Duration::from_secs(2),
+        // The shortest policy of `brief_runs` is four times as long.
+        create_resend_max: Duration::from_millis(250),
         sweep_every: Duration::from_millis(rng.range(1_000, 6_000)),
         ..Options::default()
     }
@@ -151,10 +159,13 @@ struct Fleet {
     nodes: Mutex<Nodes>,
     // Attempts with an intent: whether a body has begun since the probe was last called.
     intents: Mutex<BTreeMap<(RunKey, String, u32), bool>>,
-    // Generators of their own, so that relays, machines and tenants do not change the rest of a seed.
+    // Generators of their own, so that relays, machines, tenants and requests do not change the rest of a seed.
     relays: Mutex<Rng>,
     machines: Mutex<Rng>,
     tenants: Mutex<Rng>,
+    requests: Mutex<Rng>,
+    // The decisions that people were told are written.
+    accepted: Accepted,
     // The views of clients on runs of relays, and the calls of hooks.
     relay_orders: Mutex<Vec<Arc<Mutex<Order>>>>,
     hooked: Mutex<Hooked>,
@@ -303,6 +314,7 @@ impl Fleet {
         self.order_relays(&engine, node);
         self.order_machines(&engine, node, &orders).await;
         self.order_of_tenant(&engine, node, &orders);
+        self.order_requests(&engine, node, &orders);
         if rng.chance(400) {
             let brief = client::brief_runs(self.sim.clone(), engine.clone(), rng.fork());
             self.sim.spawn(node, brief);
@@ -368,6 +380,20 @@ impl Fleet {
         locked(orders).push(view.clone());
         let client = Client { sim: self.sim.clone(), node, engine, view, rng: rng.fork() };
         self.sim.spawn(node, client.run_to_end());
+    }
+
+    fn order_requests(&self, engine: &Engine, node: NodeId, orders: &Orders) {
+        let mut rng = locked(&self.requests);
+        let count = if rng.chance(600) { rng.range(1, 3) } else { 0 };
+        for number in 0..count {
+            let [namespace, _] = namespaces();
+            let view = ClientView::new(namespace, format!("ask-{number}"), None);
+            let view = Arc::new(Mutex::new(view));
+            locked(orders).push(view.clone());
+            let (sim, engine, accepted) = (self.sim.clone(), engine.clone(), self.accepted.clone());
+            let client = request::run_to_end(sim, node, engine, (view, accepted), rng.fork());
+            self.sim.spawn(node, client);
+        }
     }
 
     fn relay_orders(&self) -> Vec<Order> {
@@ -565,7 +591,9 @@ impl Fleet {
             let store = self.faulty.inner();
             let runs = self.checker.runs(store);
             let moving: Vec<_> = runs.iter().filter(|run| !run.status.is_ended()).collect();
-            let tasks = self.checker.tasks(store, None).len();
+            // Closed requests are deleted after months.
+            let tasks = self.checker.tasks(store, None);
+            let tasks = tasks.iter().filter(|task| task.name.as_str() != "forget-request").count();
             let waiting = views(orders).iter().filter(|view| view.ended.is_none()).count()
                 + self.relay_orders().iter().filter(|order| order.ended.is_none()).count();
             if moving.is_empty() && tasks == 0 && waiting == 0 {
@@ -613,6 +641,8 @@ fn serve(engine: &Engine, node_context: Arc<NodeContext>) {
         let workflow = move |ctx, input: Input| program::run(own.clone(), ctx, input);
         steps::register(engine, name, workflow).expect("the workflow is registered once");
     }
+    let asks = |ctx, ask: request::Ask| request::run(ctx, ask);
+    steps::register(engine, request::ASK, asks).expect("the workflow is registered once");
     let (runner, hook) = (relay::Runner(node_context.clone()), relay::Hook(node_context.clone()));
     relays::relay(engine, RELAY, runner, hook)
         .backoff(Duration::from_millis(300), Duration::from_secs(2))

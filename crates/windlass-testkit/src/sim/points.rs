@@ -24,6 +24,8 @@ pub const POINTS: &[&str] = &[
     "conflict on the head alone",
     "crash between commit and answer",
     "create found the same run",
+    "decision about a changed record was refused",
+    "decision came after the end of its request",
     "draft was refused because its run had ended",
     "eager create held its turn",
     "hook received the end of a run",

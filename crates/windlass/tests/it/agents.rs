@@ -8,7 +8,7 @@ use windlass::agents::{
     Agent, CallResult, Continuation, HumanRequest, LlmRequest, ProviderErrorKind, Tool,
     ToolContext, ToolOutput, WireFormat, Workflow,
 };
-use windlass::kernel::{CausalRef, LoadSteps, Subject};
+use windlass::kernel::{Body, CausalRef, LoadSteps, Subject};
 use windlass::requests::{Decider, InboxOrder, InboxQuery, NewDecision};
 use windlass::{AnyError, Engine, RunKey, RunStatus, Uuid};
 
@@ -166,13 +166,17 @@ async fn a_conversation_with_tools_is_stored_once(h: Arc<Harness>) {
     assert!(asked[1].starts_with(asked[0].trim_end_matches("]}")), "{asked:?}");
     let loaded =
         engine.admin().store().load_with(vec![run.run_key()], LoadSteps::All).await.unwrap();
+    let data = |body: &Option<Body>| {
+        body.as_ref().map(|body| String::from_utf8_lossy(&body.bytes).into_owned())
+    };
     let rows: String = loaded[0]
         .steps
         .iter()
         .filter(|row| row.kind.as_str() != "tool")
-        .map(|row| format!("{row:?}"))
+        .flat_map(|row| [&row.input, &row.result, &row.error])
+        .filter_map(data)
         .collect();
-    let state = format!("{:?}", loaded[0].run.state);
+    let state = data(&loaded[0].run.state).unwrap();
     let transcripts = windlass::agents::transcripts(engine.core(), run.run_key()).await.unwrap();
     let said: Vec<&str> = transcripts["chat"].iter().map(|item| item.get()).collect();
     assert_eq!(said.len(), 4);

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::kernel::Subject;
+use windlass::TaskContext;
+use windlass::admin::Options;
+use windlass::kernel::{Body, BoxFuture, Subject};
+use windlass::model::{TaskHandler, TaskResult};
 use windlass::requests::{
     Decider, DueAction, InboxOrder, InboxQuery, NewDecision, Quorum, RecordRef, Request,
     RequestOutcome, RequestState, RequestStatus,
@@ -25,6 +28,8 @@ on_every_store!(
     bad_requests_are_errors_that_the_code_can_catch,
     a_forged_message_decides_nothing,
     inboxes_are_paged_by_age_and_by_due_time,
+    closed_requests_are_deleted_some_time_after_the_end_of_the_run,
+    webhooks_tell_when_a_request_opens_is_due_and_closes,
 );
 
 fn who(text: &str) -> Decider {
@@ -296,7 +301,7 @@ async fn bad_requests_are_errors_that_the_code_can_catch(h: Arc<Harness>) {
 }
 
 async fn a_forged_message_decides_nothing(h: Arc<Harness>) {
-    use windlass::kernel::{Body, MessageKind, MessageName};
+    use windlass::kernel::{MessageKind, MessageName};
     let engine = h.engine().await;
     let flow = engine.workflow("ask", ask).unwrap();
     let run = flow.start(Request::to("ann")).id("one").await.unwrap();
@@ -352,4 +357,80 @@ async fn inboxes_are_paged_by_age_and_by_due_time(h: Arc<Harness>) {
     let other = engine.in_namespace("other").unwrap().requests();
     let open = InboxQuery::Status(RequestStatus::Open);
     assert!(other.inbox(&open, InboxOrder::Opened, None, 9).await.unwrap().requests.is_empty());
+}
+
+async fn closed_requests_are_deleted_some_time_after_the_end_of_the_run(h: Arc<Harness>) {
+    let retention = Duration::from_secs(1);
+    let engine = h.engine_with(|options| Options { request_retention: retention, ..options }).await;
+    let flow = engine.workflow("race", race).unwrap();
+    let asks = engine.workflow("ask", ask).unwrap();
+    // Withdrawn, and its run goes on: the request stays.
+    let live = flow.start(()).id("live").await.unwrap();
+    let kept = opened(&engine, 1).await.remove(0);
+    until_closed(&engine, &kept.id).await;
+    let run = asks.start(Request::to("role:cfo").quorum(2)).id("one").await.unwrap();
+    let id = opened(&engine, 1).await[0].id.clone();
+    let requests = engine.requests();
+    for person in ["ann:cfo", "bob:cfo"] {
+        requests.decide(&id, &who(person), &NewDecision::approve()).await.unwrap();
+    }
+    let state = requests.get(&id).await.unwrap();
+    let decisions = async || requests.decisions(&state).await.unwrap().len();
+    assert_eq!((run.result().await.unwrap().decisions.len(), decisions().await), (2, 2));
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while requests.get(&id).await.is_ok() || decisions().await > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "the request was not deleted");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(requests.get(&kept.id).await.unwrap().status, RequestStatus::Withdrawn);
+    live.send_event("go", &()).await.unwrap();
+    live.result().await.unwrap();
+}
+
+struct Tell(Arc<parking_lot::Mutex<Vec<serde_json::Value>>>);
+
+impl TaskHandler for Tell {
+    fn run(&self, _: TaskContext, input: Body) -> BoxFuture<'static, TaskResult> {
+        self.0.lock().push(input.read().unwrap());
+        Box::pin(std::future::ready(Ok(Body::json("null"))))
+    }
+}
+
+async fn webhooks_tell_when_a_request_opens_is_due_and_closes(h: Arc<Harness>) {
+    let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let engine = h.engine().await;
+    engine.serve_effects("tell", Arc::new(Tell(Arc::clone(&told)))).unwrap();
+    let flow = engine.workflow("ask", ask).unwrap();
+    let soon = Duration::from_millis(20);
+    let request = Request::to("ann")
+        .title("Pay")
+        .label("amount", "7")
+        .escalate(soon, ["role:ceo"])
+        .notify("tell", &json!({ "channel": "finance" }));
+    let run = flow.start(request).id("one").await.unwrap();
+    let id = opened(&engine, 1).await[0].id.clone();
+    let types = || {
+        let mut types: Vec<String> =
+            told.lock().iter().map(|input| input["type"].as_str().unwrap().to_owned()).collect();
+        types.sort_unstable();
+        types
+    };
+    let until = async |count: usize| {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        while types().len() < count {
+            assert!(tokio::time::Instant::now() < deadline, "{:?}", types());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    until(2).await;
+    let answer = NewDecision::approve().answer(json!("a secret")).comment("also secret");
+    engine.requests().decide(&id, &who("zoe:ceo"), &answer).await.unwrap();
+    run.result().await.unwrap();
+    until(3).await;
+    assert_eq!(types(), ["request.closed", "request.due", "request.opened"]);
+    for input in told.lock().iter() {
+        assert_eq!((&input["channel"], &input["data"]["request"]), (&json!("finance"), &json!(id)));
+        assert_eq!(input["data"]["labels"]["amount"], "7");
+        assert!(!input.to_string().contains("secret"), "{input}");
+    }
 }

@@ -53,6 +53,8 @@ fn show(planned: &Planned) -> String {
         Planned::Child { key, .. } => format!("child {key}"),
         Planned::Cancel { key, .. } => format!("cancel {key}"),
         Planned::Effect { key, .. } => format!("effect {key}"),
+        Planned::Request { key, .. } => format!("request {key}"),
+        Planned::Records { key, .. } => format!("records {key}"),
         Planned::EffectCarried { key } => format!("carried {key}"),
         Planned::HeldBack { what } => format!("held back {what}"),
         Planned::End(Ended::Returned(Ok(_))) => "completes".to_owned(),
@@ -441,4 +443,32 @@ fn keys_and_ids_belong_together() {
         assert_eq!(&*key_of(kind, id, number), key);
         assert_eq!((id_of(key), occurrence(key)), (id, number));
     }
+}
+
+fn ask(id: &str) -> WorkflowAction {
+    WorkflowAction::request(id, windlass_kernel::request::Request::to("ann"))
+}
+
+fn write(id: &str, count: u32) -> WorkflowAction {
+    let put = |n| windlass_engine::RecordChange::put("carts", format!("c-{n}"), &n, 1).unwrap();
+    WorkflowAction::write_records(id, (0..count).map(put))
+}
+
+#[test]
+fn requests_and_writes_of_records_are_asked_for_once() {
+    let mut pending = Pending::new(Limits::DEFAULT);
+    check(&mut pending, vec![ask("a"), write("w", 2)], "request request/a, records records/w");
+    check(&mut pending, vec![ask("a")], "!there is a request \"a\" already");
+    check(&mut pending, vec![write("w", 1)], "!there is a write of records \"w\" already");
+    let withdraw = || WorkflowAction::WithdrawRequest { request_id: "a".into() };
+    check(&mut pending, vec![withdraw()], "cancel request/a");
+    check(&mut pending, vec![withdraw()], "");
+    check(&mut pending, vec![ask("a")], "request request/a#2");
+    check(&mut pending, vec![ask("b"), complete()], "!also begins something");
+    check(&mut pending, vec![write("x", 0)], "!changes no record");
+    check(&mut pending, vec![write("x", 65)], "!at most 64 records");
+    let title = windlass_kernel::request::Request::to("ann").title("x".repeat(201));
+    check(&mut pending, vec![WorkflowAction::request("c", title)], "!at most 200");
+    let activity = WorkflowAction::activity("request/a", "t", json!(1));
+    check(&mut pending, vec![activity], "!cannot be the id of an activity");
 }

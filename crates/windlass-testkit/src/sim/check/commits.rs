@@ -51,6 +51,7 @@ impl Checker {
                 self.check_guards(sent, before);
                 self.check_written(sent, before, &after, done);
                 self.check_turn(sent, &after);
+                self.check_requests(store, sent);
                 for row in after.runs.values() {
                     self.check_idle(store, &row.run, done.now);
                 }

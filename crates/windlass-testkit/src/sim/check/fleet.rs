@@ -10,6 +10,7 @@ use super::super::fleet::client::ClientView;
 use super::super::fleet::machine::{self, MACHINE};
 use super::super::fleet::program::{Input, Program};
 use super::super::fleet::relay::{Order, RELAY};
+use super::super::fleet::request::ASK;
 use super::super::store::short;
 use super::audit::{events_of, messages_of};
 use super::relays::{Hooked, dead_steps};
@@ -58,6 +59,7 @@ impl Checker {
         store: &MemoryStore,
         views: &[ClientView],
         (orders, hooked): (&[Order], &Hooked),
+        accepted: &[(String, String)],
         may_give_up: bool,
     ) {
         let runs = self.runs(store);
@@ -77,6 +79,8 @@ impl Checker {
             match run.workflow.as_str() {
                 RELAY => {}
                 _ if gave_up => {}
+                // Its output is compared with its request.
+                ASK => {}
                 MACHINE => self.audit_machine(run, views),
                 _ => self.audit_output(run, &runs, views),
             }
@@ -93,6 +97,9 @@ impl Checker {
         self.audit_rest(store, &runs);
         self.audit_effects(store);
         self.audit_counters(store);
+        if !gave_up {
+            self.audit_requests(store, &runs, accepted);
+        }
         self.audit_accepted(&runs);
         self.audit_verified(store);
     }

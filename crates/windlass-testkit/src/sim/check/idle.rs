@@ -35,7 +35,7 @@ impl Checker {
         // A parent rests as long as its child does.
         let declared = |step: &Step| match step.kind.as_str() {
             "relay" => awaits(step),
-            kind => matches!(kind, "event" | "child"),
+            kind => matches!(kind, "event" | "child" | "request"),
         };
         let waits = row.is_some_and(|row| open_steps(&row).any(declared));
         if waits { Rest::Declared } else { Rest::Moving }
@@ -83,7 +83,7 @@ impl Checker {
     // Whether a task, a child or a sender exists that will send the message this step waits for.
     fn will_wake(&self, store: &MemoryStore, step: &Step) -> bool {
         match step.kind.as_str() {
-            "event" | "relay" => awaits(step),
+            "event" | "relay" | "request" => awaits(step),
             "activity" => self.tasks(store, None).iter().any(|task| {
                 task.run_key == Some(step.run_key) && task.step_key.as_ref() == Some(&step.step_key)
             }),
