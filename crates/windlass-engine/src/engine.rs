@@ -185,7 +185,7 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidName, message));
         }
-        self.register_own(workflow, model, serving)
+        self.register_internal(workflow, model, serving)
     }
 
     /// As [`Engine::register_with`], for workflows of the models themselves: the name may begin with
@@ -195,15 +195,6 @@ impl Engine {
     ///
     /// A workflow with this name is registered.
     pub fn register_internal(
-        &self,
-        workflow: WorkflowName,
-        model: Arc<dyn Model>,
-        serving: Serving,
-    ) -> Result<(), Error> {
-        self.register_own(workflow, model, serving)
-    }
-
-    pub(crate) fn register_own(
         &self,
         workflow: WorkflowName,
         model: Arc<dyn Model>,

@@ -65,7 +65,7 @@ Examples:
         #[arg(long, value_name = "MODEL")]
         model: Option<String>,
         /// The key of a root run.
-        #[arg(long, value_name = "RUN_KEY", conflicts_with_all = ["from", "to", "workflow", "model"])]
+        #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to", "workflow", "model"])]
         root: Option<String>,
     },
 }
