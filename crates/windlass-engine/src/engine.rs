@@ -774,11 +774,8 @@ impl Engine {
         workflow: impl AsRef<str>,
         retention: Option<&Retention>,
     ) -> Result<(), Error> {
-        self.parts
-            .operations
-            .sweeper
-            .set_retention(&self.namespace, workflow.as_ref(), retention)
-            .await
+        let sweeper = &self.parts.operations.sweeper;
+        sweeper.set_retention(&self.namespace, workflow.as_ref(), retention).await
     }
 
     /// The policies of the engine's namespace, by workflow.
