@@ -6,6 +6,7 @@ mod integrity;
 mod joins;
 mod merge;
 mod obligations;
+mod shape;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,15 +110,22 @@ pub fn read_definition(text: &str) -> Result<OrgWorkflowDefinition, Diagnostic> 
 }
 
 pub(crate) fn read<T: DeserializeOwned>(text: &str, kind: &str) -> Result<T, Diagnostic> {
-    source::read(text, BYTES_MAX)?;
+    let value = source::read(text, BYTES_MAX)?;
     serde_json::from_str(text).map_err(|error| {
+        let new = |reason: &str| {
+            Diagnostic::new(CONTRACT_SHAPE, format!("this is not a {kind}: {reason}"))
+                .help("check the spelling, and compare it with one of the templates")
+        };
+        if let Some((pointer, reason)) = shape::find(&value)
+            && let Some(span) = source::locate(text, &pointer)
+        {
+            return new(&reason).at(pointer).span(span);
+        }
         let line = text.split_inclusive('\n').take(error.line().saturating_sub(1));
         let at = line.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
         let at = (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         let at = at.unwrap_or_default();
-        Diagnostic::new(CONTRACT_SHAPE, format!("this is not a {kind}: {error}"))
-            .span(at..at)
-            .help("the JSON schema of this type lists all fields")
+        new(&error.to_string()).span(at..at)
     })
 }
 

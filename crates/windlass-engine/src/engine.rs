@@ -188,6 +188,21 @@ impl Engine {
         self.register_own(workflow, model, serving)
     }
 
+    /// As [`Engine::register_with`], for workflows of the models themselves: the name may begin with
+    /// `windlass.`.
+    ///
+    /// # Errors
+    ///
+    /// A workflow with this name is registered.
+    pub fn register_internal(
+        &self,
+        workflow: WorkflowName,
+        model: Arc<dyn Model>,
+        serving: Serving,
+    ) -> Result<(), Error> {
+        self.register_own(workflow, model, serving)
+    }
+
     pub(crate) fn register_own(
         &self,
         workflow: WorkflowName,

@@ -8,17 +8,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use windlass_kernel::kept::{self, KeptLedger};
 use windlass_kernel::{
-    Body, BoxFuture, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, IntoDuration, Namespace,
-    Query, RunKey, SettingName, Store, TasksQuery, WorkflowName,
+    Body, BoxFuture, Commit, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Expect,
+    IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite, RunKey, SettingName,
+    Store, TasksQuery, Terms, WorkflowName, WriteId, format_duration,
 };
 
 use crate::core::Core;
+use crate::env::new_uuid;
+use crate::turn::refusal;
 
 /// The kind of the settings that store policies.
 const KIND: &str = "retention";
 /// How many trees are listed at once.
 const PAGE: u32 = 200;
+/// A policy keeps runs for at least this many times `create_resend_max`. A commit that creates a run may
+/// be on its way for as long as the store tries to answer, besides the time in which it is sent again.
+const KEPT_RESENDS_MIN: u32 = 4;
 /// When the first sweep of a process comes, if `sweep_every` is longer.
 const FIRST: Duration = Duration::from_secs(60);
 
@@ -35,7 +42,9 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Keeps a tree for `span` after the last of its runs has ended; at least one second.
+    /// Keeps a tree for `span` after the last of its runs has ended; at least one second. An engine
+    /// accepts the policy if it is at least four times as long as `Options::create_resend_max`, by
+    /// default four minutes.
     ///
     /// ```
     /// # use windlass_engine::Retention;
@@ -157,6 +166,26 @@ impl Sweeper {
         Arc::new(Self { core, policy_set: Notify::new() })
     }
 
+    // The shortest time that ended runs are kept for: the create of a deleted run that is sent again
+    // would execute it a second time.
+    fn kept_min(&self) -> Duration {
+        self.core.options.create_resend_max * KEPT_RESENDS_MIN
+    }
+
+    fn check(&self, retention: &Retention) -> Result<(), Error> {
+        let (span, kept_min) = (retention.span(), self.kept_min());
+        if span >= kept_min {
+            return Ok(());
+        }
+        let message = format!(
+            "ended runs would be kept for {}; use at least {}, because a request to create a run may be \
+             sent again for that long",
+            format_duration(span),
+            format_duration(kept_min)
+        );
+        Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRetention, message))
+    }
+
     /// Sets the retention of a workflow; `None` keeps its runs for ever.
     pub(crate) async fn set_retention(
         &self,
@@ -166,6 +195,7 @@ impl Sweeper {
     ) -> Result<(), Error> {
         let workflow = WorkflowName::with_limits(workflow, &self.core.options.limits)?;
         let name = name_of(namespace, &workflow);
+        retention.map_or(Ok(()), |retention| self.check(retention))?;
         let value = retention.map(Body::of).transpose()?;
         self.core.store.put_setting(name, value).await?;
         self.policy_set.notify_one();
@@ -226,6 +256,8 @@ impl Sweeper {
 
     async fn sweep_workflow(&self, policy: &Policy, swept: &mut Swept) -> Result<(), Error> {
         let retention = &policy.retention;
+        // Another process, or an earlier build, may have stored a shorter time.
+        let ended_for = retention.span().max(self.kept_min());
         if retention.archive && self.core.options.archive.is_none() {
             return Ok(());
         }
@@ -234,7 +266,7 @@ impl Sweeper {
             let due = Query::Expired {
                 namespace: policy.namespace.clone(),
                 workflow: policy.workflow.clone(),
-                ended_for: retention.span(),
+                ended_for,
                 after,
                 limit: PAGE,
             };
@@ -260,7 +292,7 @@ impl Sweeper {
                 }
             }
             let (asked, keep_ledger) = (roots.len() as u64, retention.keep_ledger);
-            let request = DeleteTrees { roots, ended_for: retention.span(), keep_ledger };
+            let request = DeleteTrees { roots, ended_for, keep_ledger };
             let deleted = self.delete(request, swept).await?;
             swept.trees += deleted.roots.len() as u64;
             swept.runs += deleted.runs;
@@ -296,15 +328,60 @@ impl Sweeper {
         Ok(deleted)
     }
 
-    // Archives a tree if its policy says so. Returns whether it may be deleted.
+    // Archives a tree and keeps its ledgers if its policy says so. Returns whether it may be deleted.
     async fn archived(&self, policy: &Policy, root: RunKey) -> Result<bool, Error> {
         let archive = self.core.options.archive.as_ref().filter(|_| policy.retention.archive);
-        let Some(archive) = archive else { return Ok(true) };
+        if archive.is_none() && !policy.retention.keep_ledger {
+            return Ok(true);
+        }
         // A tree that is not deleted now would be archived again by the next sweep.
         if !self.is_over(&policy.namespace, root).await? {
             return Ok(false);
         }
-        archive.take(&self.core.store, root).await.map(|()| true)
+        if let Some(archive) = archive {
+            archive.take(&self.core.store, root).await?;
+        }
+        if policy.retention.keep_ledger {
+            self.keep_ledgers(&policy.namespace, root).await?;
+        }
+        Ok(true)
+    }
+
+    // Writes down what the ledgers of a tree are verified with. If the tree is not deleted after all, it is
+    // written again by the next sweep.
+    async fn keep_ledgers(&self, namespace: &Namespace, root: RunKey) -> Result<(), Error> {
+        let limit = self.core.options.limits.records_per_commit_max.min(PAGE as usize);
+        let mut after = None;
+        loop {
+            let query = Query::Tree { root, after, limit: limit as u32 };
+            let page = self.core.store.list(query).await?.runs()?;
+            after = page.last().map(|run| run.run_key);
+            let is_last = page.len() < limit;
+            let keys: Vec<_> =
+                page.iter().map(|run| KeptLedger::key(namespace, run.run_key)).collect();
+            let found = self.core.store.records(keys.clone()).await?;
+            let at = self.core.clock.now();
+            let mut ops = Vec::with_capacity(page.len());
+            for ((run, key), found) in page.iter().zip(keys).zip(found) {
+                let mut terms = Terms::default();
+                terms.add(kept::ROOT_TERM, root.to_string())?;
+                let body = Body::of(&KeptLedger::of(run))?;
+                let write_id = WriteId(new_uuid(&*self.core.env, at));
+                let put = RecordPut { write_id, body, terms, keep: None, at, revision: None };
+                let expect = found.map_or(Expect::Absent, |found| Expect::At(found.revision));
+                let write = RecordWrite::Put(Box::new(put));
+                ops.push(Op::Record(Box::new(RecordOp { key, expect, write })));
+            }
+            if !ops.is_empty() {
+                let commits = vec![Commit::new(None, None, ops)];
+                for result in self.core.store.commit(commits).await {
+                    result.map_err(|error| refusal(&error))?;
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
     }
 
     // Whether every run of a tree has ended and has no open task.

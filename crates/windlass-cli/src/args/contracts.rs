@@ -163,7 +163,7 @@ Examples:
     /// Print the settings that expressions read as `org`, or replace them.
     #[command(after_help = "\
 Examples:
-  windlass contracts settings --set '{"currency":"EUR"}'")]
+  windlass contracts settings --set '{\"currency\":\"EUR\"}'")]
     Settings(SettingsArgs),
     /// Print an approval chain, or replace it.
     #[command(after_help = "\

@@ -500,6 +500,8 @@ fn names_that_match_nobody_and_times_that_never_come_are_refused() {
     for cron in ["0 0 30 2 *", "0 0 31 4,6,9,11 *"] {
         check("wait_timer", json!({"cron": cron}), "/cron", "never comes");
     }
+    check("wait_timer", json!({"for": "101 years"}), "/for", "");
+    check("wait_timer", json!({"for": "40000 days"}), "/for", "longer than 100 years");
     let by_rule = json!({"approvers": {"strategy": "rule", "rule": "nothing"}});
     check("approval", by_rule, "/approvers/rule", "there is no decision table");
 }

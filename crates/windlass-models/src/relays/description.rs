@@ -27,10 +27,12 @@ pub(crate) const MEMO_RECORDED: EventType = EventType::from_static("relay.memo_r
 pub(crate) const SIGNAL_TIMED_OUT: EventType = EventType::from_static("relay.signal_timed_out");
 
 /// The retry policy of a relay that names none: three attempts, 1 s doubling up to 60 s, 10 % jitter.
-pub(crate) const RETRY: RetryPolicy =
-    RetryPolicy::exponential(RetryLimit::Times(2), Duration::from_secs(1))
-        .with_max_delay(Duration::from_secs(60))
-        .with_jitter(0.1);
+pub(crate) const RETRY: RetryPolicy = RetryPolicy::exponential_const(
+    RetryLimit::Times(2),
+    Duration::from_secs(1),
+    Some(Duration::from_secs(60)),
+)
+.with_jitter(0.1);
 
 static STEP_RETRY: RetryPolicy = RETRY;
 

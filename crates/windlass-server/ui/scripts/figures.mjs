@@ -6,7 +6,7 @@ import { brotliCompressSync } from "node:zlib";
 import { chromium } from "playwright-core";
 import { freePort, startShowcase } from "./showcase.mjs";
 
-const RUNS = 100_000;
+const RUNS = Number(process.env.RUNS ?? 100_000);
 const STEPS = 5_000;
 const server = await startShowcase(String(RUNS), String(STEPS));
 const target = new URL(server.origin);

@@ -6,7 +6,7 @@ import { type FromTab, type Pill, Stream, type ToTab } from "./stream";
 type Listener = (state: Pill) => void;
 
 export class Live {
-  private followed: string[] = [];
+  private followed = new Map<object, string[]>();
   private paused = false;
   private listeners = new Set<Listener>();
   private post: (message: FromTab) => void;
@@ -29,8 +29,10 @@ export class Live {
     window.addEventListener("pagehide", () => this.post({ url: `${apiBase}/live`, runs: null }));
   }
 
-  follow(runs: string[]) {
-    this.followed = runs;
+  /** What one part of the page follows; nothing with an empty list. */
+  follow(owner: object, runs: string[]) {
+    if (runs.length === 0) this.followed.delete(owner);
+    else this.followed.set(owner, runs);
     this.update();
   }
 
@@ -52,7 +54,11 @@ export class Live {
 
   private update(wake = false) {
     const off = this.paused || document.hidden;
-    this.post({ url: `${apiBase}/live`, runs: off ? null : this.followed, wake });
+    this.post({
+      url: `${apiBase}/live`,
+      runs: off ? null : [...new Set([...this.followed.values()].flat())],
+      wake,
+    });
     if (this.paused) this.set("paused");
   }
 

@@ -1,7 +1,7 @@
 // ⌘K: go to a view, a workflow or a run.
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { useDeferredValue, useState } from "react";
+import { useDeferredValue, useEffect, useState } from "react";
 import { api, ok, type Schemas } from "./api/client";
 import { usePages } from "./pages";
 import { Dialog, Status } from "./parts";
@@ -17,7 +17,6 @@ export function Palette({ close }: { close: () => void }) {
   const found = useQuery({
     queryKey: ["lists", "palette", asked],
     enabled: asked.length > 0,
-    placeholderData: (before: Schemas["Hits"] | undefined) => before,
     queryFn: () => ok(api.GET("/search", { params: { query: { q: asked.slice(0, 400) } } })),
   });
   const hit = asked === "" ? undefined : found.data;
@@ -69,11 +68,20 @@ export function Palette({ close }: { close: () => void }) {
     ...(hit?.event ? [eventHit(hit.event)] : []),
   ];
   const chosen = Math.min(at, hits.length - 1);
+  // Enter that is pressed before the answer takes the first hit of the answer, and not one of an older text.
+  const isReady = text.trim() === asked && (asked === "" || !found.isPending);
+  const [entered, setEntered] = useState(false);
   const take = (hit: Hit | undefined) => {
     if (!hit) return;
     close();
     hit.go();
   };
+  const first = isReady && entered ? hits[0] : undefined;
+  useEffect(() => {
+    if (!first) return;
+    close();
+    first.go();
+  }, [first, close]);
   return (
     <Dialog title="Go to" close={close}>
       <input
@@ -88,11 +96,12 @@ export function Palette({ close }: { close: () => void }) {
         onChange={(event) => {
           setText(event.target.value);
           setAt(0);
+          setEntered(false);
         }}
         onKeyDown={(event) => {
           if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, hits.length - 1));
           else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
-          else if (event.key === "Enter") take(hits[chosen]);
+          else if (event.key === "Enter") isReady ? take(hits[chosen]) : setEntered(true);
           else return;
           event.preventDefault();
         }}
@@ -111,7 +120,7 @@ export function Palette({ close }: { close: () => void }) {
             {hit.status ? <Status status={hit.status} /> : <span className="dim">{hit.hint}</span>}
           </div>
         ))}
-        {hits.length === 0 && <p className="dim">Nothing has this name.</p>}
+        {hits.length === 0 && isReady && <p className="dim">Nothing has this name.</p>}
       </div>
     </Dialog>
   );

@@ -1,4 +1,5 @@
 // Routes that a program brings (documents, definitions) have no types in the OpenAPI document.
+import { useQuery } from "@tanstack/react-query";
 import { parseJson } from "../json";
 import { ApiError, apiBase } from "./client";
 
@@ -33,4 +34,20 @@ function read(text: string): unknown {
   } catch {
     return text;
   }
+}
+
+let paths: Promise<Record<string, unknown>> | undefined;
+
+/** Whether this server has a route, from its OpenAPI document. An unknown route would be an error of the console. */
+export function useRoute(path: string) {
+  return useQuery({
+    queryKey: ["route", path],
+    staleTime: Number.POSITIVE_INFINITY,
+    queryFn: () => hasRoute(path),
+  });
+}
+
+async function hasRoute(path: string): Promise<boolean> {
+  paths ??= call<{ paths: Record<string, unknown> }>("/openapi.json").then((document) => document.paths);
+  return path in (await paths);
 }

@@ -14,6 +14,8 @@ export type Node = {
   /** How many steps the node stands for. */
   count: number;
   planned?: boolean;
+  /** The step that has started this run. */
+  fork?: string;
 };
 export type Edge = { from: string; to: string; label?: string; planned?: boolean };
 export type Graph = { nodes: Node[]; edges: Edge[]; cut: boolean };
@@ -36,7 +38,7 @@ export function stepGraph(root: Node, rows: Row[], others: Node[], now: number, 
   const spans: Span[] = [];
   for (const group of groups.values()) {
     if (fold(group)) spans.push(spanOf(foldedNode(group), group, now));
-    else for (const row of group) spans.push(spanOf(rowNode(row), [row], now));
+    else for (const row of group) spans.push(spanOf(rowNode(row, others), [row], now));
   }
   spans.sort((a, b) => a.from - b.from || a.to - b.to);
   const kept = spans.slice(0, NODES_MAX - 1 - Math.min(others.length, 50));
@@ -47,7 +49,10 @@ export function stepGraph(root: Node, rows: Row[], others: Node[], now: number, 
     for (const one of direct) edges.push({ from: one.node.id, to: span.node.id });
     if (direct.length === 0) edges.push({ from: root.id, to: span.node.id });
   });
+  const keys = new Set(rows.map((row) => row.stepKey));
   const linked = new Set(rows.flatMap((row) => (row.child ? [row.child.runKey] : [])));
+  // A child whose step is drawn is that step.
+  for (const node of others) if (node.fork !== undefined && keys.has(node.fork)) linked.add(node.id);
   const forks = others.filter((node) => !linked.has(node.id)).slice(0, 50);
   for (const node of forks) edges.push({ from: root.id, to: node.id, label: "fork" });
   return {
@@ -62,14 +67,15 @@ function folded(name: string): string {
   return name.replace(/\d+/g, "#");
 }
 
-function rowNode(row: Row): Node {
+function rowNode(row: Row, others: Node[]): Node {
+  const child = others.find((node) => node.fork === row.stepKey);
   return {
     id: row.stepKey,
     label: row.name,
     hint: row.role === "work" ? tries(row) : row.kind,
     state: row.state,
     step: row.stepKey,
-    run: row.child ?? undefined,
+    run: row.child ?? child?.run,
     count: 1,
   };
 }

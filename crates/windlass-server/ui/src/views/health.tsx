@@ -3,10 +3,10 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
-import { at, call } from "../api/raw";
-import { queries, useMay } from "../app";
+import { at, call, useRoute } from "../api/raw";
+import { queries, useMay, useMe } from "../app";
 import { NoTypes, useTypes, WithContracts } from "../contracts";
-import { formatCount } from "../format";
+import { formatCount, formatDuration } from "../format";
 import { Act, Card, Loaded, Status, Time } from "../parts";
 import { RunLink } from "./run";
 
@@ -23,6 +23,7 @@ export function Health() {
             <NoTypes />
           ) : (
             <>
+              <Figures />
               {data.types.map((one) => (
                 <OfType key={one.entityType} type={one.entityType} />
               ))}
@@ -31,6 +32,167 @@ export function Health() {
         }
       </Loaded>
     </WithContracts>
+  );
+}
+
+type Figures = {
+  pending: number;
+  oldestPendingSeconds?: number | null;
+  errored: number;
+  stuck: number;
+  deadEffects: number;
+  advances: number;
+  advanceP95Ms?: number | null;
+  retries: number;
+  nodes: { nodeType: string; count: number; p50Ms: number; p95Ms: number }[];
+};
+type Stuck = { type?: string; entityType?: string; id: string; state: string; reason: string };
+
+// The figures that the server computes, if it has them.
+function Figures() {
+  const has = useRoute("/contracts/health").data === true;
+  const health = useQuery({
+    queryKey: ["lists", "contracts-health"],
+    enabled: has,
+    queryFn: () => call<Figures>("/contracts/health"),
+  });
+  const stuck = useQuery({
+    queryKey: ["lists", "contracts-stuck"],
+    enabled: has,
+    queryFn: () => call<{ stuck: Stuck[] }>("/contracts/stuck"),
+  });
+  if (!has) return null;
+  return (
+    <>
+      <Loaded query={health}>
+        {(data) => (
+          <>
+            <div className="figures">
+              <Figure label="Pending" value={String(data.pending)} />
+              <Figure
+                label="Oldest pending"
+                value={
+                  data.oldestPendingSeconds === null || data.oldestPendingSeconds === undefined
+                    ? "–"
+                    : formatDuration(data.oldestPendingSeconds * 1000)
+                }
+              />
+              <Figure label="Stuck" value={String(data.stuck)} bad={data.stuck > 0} />
+              <Figure label="Failed" value={String(data.errored)} bad={data.errored > 0} />
+              <Figure label="Dead effects" value={String(data.deadEffects)} bad={data.deadEffects > 0} />
+              <Figure
+                label="p95 of an advance"
+                value={
+                  data.advanceP95Ms === null || data.advanceP95Ms === undefined
+                    ? "–"
+                    : formatDuration(data.advanceP95Ms)
+                }
+              />
+            </div>
+            <Nodes nodes={data.nodes} />
+          </>
+        )}
+      </Loaded>
+      <Card title="Stuck">
+        <Loaded query={stuck}>
+          {(data) =>
+            data.stuck.length === 0 ? (
+              <p className="dim">No document needs an operator.</p>
+            ) : (
+              <ul className="messages">
+                {data.stuck.map((one) => (
+                  <StuckRow key={`${typeOf(one)}/${one.id}`} stuck={one} />
+                ))}
+              </ul>
+            )
+          }
+        </Loaded>
+      </Card>
+    </>
+  );
+}
+
+function typeOf(stuck: Stuck): string {
+  return stuck.type ?? stuck.entityType ?? "";
+}
+
+function Figure({ label, value, bad = false }: { label: string; value: string; bad?: boolean }) {
+  return (
+    <div className="figure">
+      <span className="dim small">{label}</span>
+      <strong className={bad ? "bad" : undefined}>{value}</strong>
+    </div>
+  );
+}
+
+function Nodes({ nodes }: { nodes: Figures["nodes"] }) {
+  if (nodes.length === 0) return null;
+  return (
+    <Card title="Nodes of this process">
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard. */}
+      <section className="scroll" tabIndex={0} aria-label="Nodes">
+        <table>
+          <thead>
+            <tr>
+              <th>Type</th>
+              <th className="number">Ended</th>
+              <th className="number">p50</th>
+              <th className="number">p95</th>
+            </tr>
+          </thead>
+          <tbody>
+            {nodes.map((node) => (
+              <tr key={node.nodeType}>
+                <td>{node.nodeType}</td>
+                <td className="number">{String(node.count)}</td>
+                <td className="number">{formatDuration(node.p50Ms)}</td>
+                <td className="number">{formatDuration(node.p95Ms)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+    </Card>
+  );
+}
+
+function StuckRow({ stuck }: { stuck: Stuck }) {
+  const may = useMay();
+  const { subject } = useMe();
+  const [reason, setReason] = useState("");
+  const type = typeOf(stuck);
+  const path = (act: string) => at("documents", type, stuck.id, act);
+  const done = () => queries.invalidateQueries({ queryKey: ["lists"] });
+  return (
+    <li>
+      <Link to="/documents" search={{ type, id: stuck.id }}>
+        {type}/{stuck.id}
+      </Link>{" "}
+      <span className="status">{stuck.state}</span> {stuck.reason}
+      {may("manage") && (
+        <div className="actions">
+          <Act
+            label="Advance again"
+            act={() => call(path("advance"), { method: "POST", body: {} })}
+            done={done}
+          />
+          {subject && (
+            <Act
+              label="Force fail"
+              danger
+              ask={
+                <label className="form">
+                  The run of {type}/{stuck.id} fails for good. Why?
+                  <input value={reason} onChange={(event) => setReason(event.target.value)} />
+                </label>
+              }
+              act={() => call(path("fail"), { method: "POST", body: { reason } })}
+              done={done}
+            />
+          )}
+        </div>
+      )}
+    </li>
   );
 }
 

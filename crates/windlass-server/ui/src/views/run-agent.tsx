@@ -1,12 +1,13 @@
 // An agent: its conversation, its calls of models and tools, and their tokens, from the steps of the run.
-import { useQueries, useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQueries, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { type Message, messagesOf, type Part, sumOf, type Usage, usageOf } from "../agent";
 import { api, ok, type Schemas } from "../api/client";
+import { at, call, useRoute } from "../api/raw";
 import { formatDuration } from "../format";
 import { JsonView } from "../jsonview";
-import { Card, Empty, Loaded, Status } from "../parts";
+import { Card, Empty, Failed, Loaded, Status } from "../parts";
 import type { RunRef } from "./run";
 
 type Row = Schemas["TimelineRow"];
@@ -42,6 +43,71 @@ export function AgentTab({ run }: { run: RunRef }) {
   );
 }
 
+const TRANSCRIPT = "/workflows/{workflowName}/instances/{instanceId}/transcript";
+
+type TranscriptPage = {
+  transcripts: { name: string; format?: string | null; items: number }[];
+  name?: string | null;
+  items: unknown[];
+  nextCursor?: string;
+};
+
+// The conversation as the next request sends it, with what a fork took over from its parent.
+function Transcript({ run }: { run: RunRef }) {
+  const [name, setName] = useState<string | undefined>(undefined);
+  const pages = useInfiniteQuery({
+    queryKey: ["run", run.runKey, "transcript", run.generation, name],
+    retry: false,
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam }) => {
+      const query = new URLSearchParams({ pageSize: "100" });
+      if (name !== undefined) query.set("name", name);
+      if (run.generation !== undefined) query.set("runNumber", String(run.generation));
+      if (pageParam) query.set("cursor", pageParam);
+      const path = at("workflows", run.workflowName, "instances", run.instanceId, "transcript");
+      return call<TranscriptPage>(`${path}?${query}`);
+    },
+    getNextPageParam: (page) => page.nextCursor,
+  });
+  const first = pages.data?.pages[0];
+  const items = pages.data?.pages.flatMap((page) => page.items) ?? [];
+  return (
+    <Card
+      title="Conversation"
+      aside={
+        first &&
+        first.transcripts.length > 1 && (
+          <select
+            aria-label="Conversation"
+            value={name ?? first.name ?? ""}
+            onChange={(event) => setName(event.target.value)}
+          >
+            {first.transcripts.map((one) => (
+              <option key={one.name} value={one.name}>
+                {one.name} ({one.items})
+              </option>
+            ))}
+          </select>
+        )
+      }
+    >
+      {pages.error && items.length === 0 && <Failed error={pages.error} retry={() => pages.refetch()} />}
+      {first && items.length === 0 && <p className="dim">Nothing was said yet.</p>}
+      <ol className="talk">
+        {items.flatMap(messagesOf).map((message, index) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: a conversation only grows.
+          <MessageView key={index} message={message} />
+        ))}
+      </ol>
+      {pages.hasNextPage && (
+        <button type="button" onClick={() => pages.fetchNextPage()}>
+          Read more
+        </button>
+      )}
+    </Card>
+  );
+}
+
 function Steps({ run, rows, more }: { run: RunRef; rows: Row[]; more: boolean }) {
   const [count, setCount] = useState(PAGE);
   // The newest steps: a conversation is read from its end.
@@ -66,9 +132,11 @@ function Steps({ run, rows, more }: { run: RunRef; rows: Row[]; more: boolean })
   const calls = read.filter(({ row }) => row.kind === "llm");
   const usages = calls.flatMap(({ step }) => usageOf(step?.result) ?? []);
   const earlier = rows.length - shown.length;
+  const hasTranscript = useRoute(TRANSCRIPT);
   return (
     <div className="two">
-      <Card title="Conversation">
+      {hasTranscript.data && <Transcript run={run} />}
+      <Card title={hasTranscript.data ? "Recorded steps" : "Conversation"}>
         {earlier > 0 && (
           <button type="button" onClick={() => setCount(count + PAGE)}>
             {earlier} earlier {earlier === 1 ? "step" : "steps"}

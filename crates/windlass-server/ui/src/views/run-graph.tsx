@@ -44,6 +44,7 @@ export function GraphTab({ run, data }: { run: RunRef; data: Schemas["InstanceVi
       hint: `${one.fork ?? "child"} · ${one.workflowName}`,
       state: one.status,
       run: one,
+      fork: one.fork ?? undefined,
       count: 1,
     }));
   const open = (node: Node) => {

@@ -241,13 +241,13 @@ export function slotGraph(slot: string, patch: Patch): Graph {
     label: edge.label ?? edge.condition,
   }));
   const nodes = patch.nodes ?? [];
-  if (!edges.some((edge) => edge.from === entry)) {
-    const firsts = nodes.filter((node) => !edges.some((edge) => edge.to === node.id));
-    for (const node of firsts) edges.push({ from: entry, to: node.id, label: undefined });
-  }
-  if (!edges.some((edge) => edge.to === exit)) {
-    const lasts = nodes.filter((node) => !edges.some((edge) => edge.from === node.id));
-    for (const node of lasts) edges.push({ from: node.id, to: exit, label: undefined });
+  // As the compiler does it: what has no edge to its node begins the slot, what has none from it ends the slot.
+  const given = [...edges];
+  for (const node of nodes) {
+    if (!given.some((edge) => edge.to === node.id))
+      edges.push({ from: entry, to: node.id, label: undefined });
+    if (!given.some((edge) => edge.from === node.id))
+      edges.push({ from: node.id, to: exit, label: undefined });
   }
   if (nodes.length === 0) edges.push({ from: entry, to: exit, label: undefined });
   const locked = (id: string, label: string) => ({
