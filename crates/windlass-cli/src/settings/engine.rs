@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((options.lease, options.renew_every), (seconds(6), seconds(2)));
         assert_eq!((options.scan_every, options.reclaims_max), (seconds(3), 9));
         assert_eq!((options.event_ttl, options.limits.record_bytes_max), (seconds(7_200), 4 << 20));
-        let days = |days| seconds(days * 86_400);
+        let days = |days: u64| seconds(days * 86_400);
         assert_eq!((options.receipt_retention, options.request_retention), (days(1), days(2)));
         assert_eq!(options.admission, Some(Admission { max_queue_ratio: 2.5 }));
         let expect = BackpressureConfig {

@@ -123,7 +123,7 @@ impl Checker {
             let detail = format!("r{:x} is held at rest", short(run.run_key.0));
             self.fail("22 permits are returned", detail);
         }
-        for task in self.tasks(store, None) {
+        for task in self.open_tasks(store) {
             let detail = format!("t{:x} {} was never done", short(task.task_id.0), task.kind);
             self.fail("30 after healing every run ends or waits for what it declared", detail);
         }
