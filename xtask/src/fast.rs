@@ -41,6 +41,8 @@ const SLOW: &[Slow] = &[
         tests: &[
             "::postgres",
             "carried::",
+            "contracts_crashes::",
+            "contracts_races::",
             "examples::",
             "machines_activity_retry::",
             "machines_backpressure::",

@@ -13,6 +13,9 @@ const PYTHON: &str = "Debian, Ubuntu: apt-get install python3; Fedora: dnf insta
 
 const CHROMIUM: &str = "Debian, Ubuntu: apt-get install chromium; Fedora: dnf install chromium.";
 
+const CHROMEDRIVER: &str =
+    "Debian, Ubuntu: apt-get install chromium-driver; Fedora: dnf install chromedriver.";
+
 /// Makes sure that Python is installed. It runs the example of a relay in another language.
 pub(crate) fn python(interrupt: &Interrupt) -> Result<()> {
     let found = || process::capture(Command::new("python3").arg("--version")).is_ok();
@@ -29,6 +32,15 @@ pub(crate) fn chromium(interrupt: &Interrupt) -> Result<()> {
         return Ok(());
     }
     bail!("the dashboard is tested with chromium, and none was found. {CHROMIUM}")
+}
+
+/// Makes sure that the WebDriver of Chromium is installed. The tests of the dashboard drive the browser with it.
+pub(crate) fn chromedriver(interrupt: &Interrupt) -> Result<()> {
+    let found = || process::capture(Command::new("chromedriver").arg("--version")).is_ok();
+    if found() || (install("chromium-driver", CHROMEDRIVER, interrupt)? && found()) {
+        return Ok(());
+    }
+    bail!("the dashboard is tested with chromedriver, and none was found. {CHROMEDRIVER}")
 }
 
 /// Installs a package as root on Debian and returns whether that was possible. `how` is the hint in

@@ -12,6 +12,10 @@ use crate::{packages, process, workspace};
 /// Runs the tests and returns the exit code of `cargo test`.
 pub(crate) fn run(root: &Path, args: &[String], interrupt: &Interrupt) -> Result<ExitCode> {
     packages::python(interrupt)?;
+    if opens_a_browser(args) {
+        packages::chromium(interrupt)?;
+        packages::chromedriver(interrupt)?;
+    }
     let cluster = Cluster::start(&workspace::target_dir(root), interrupt)?;
     let mut cargo = workspace::cargo(root);
     cargo.args(arguments(args)).envs(cluster.environment()).stdin(Stdio::null());
@@ -35,9 +39,28 @@ fn names_a_package(args: &[String]) -> bool {
         .any(|arg| arg.starts_with("-p") || arg.starts_with("--package"))
 }
 
+/// Only the tests of the server open the dashboard. A browser is large, so others do without it.
+fn opens_a_browser(args: &[String]) -> bool {
+    !names_a_package(args) || args.iter().any(|arg| arg.ends_with("windlass-server"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_tests_of_the_server_need_a_browser() {
+        for (args, expect) in [
+            ("", true),
+            ("claim", true),
+            ("-p windlass-server", true),
+            ("--package=windlass-server --test it", true),
+            ("-p windlass-sqlite", false),
+        ] {
+            let args: Vec<String> = args.split_whitespace().map(String::from).collect();
+            assert_eq!(opens_a_browser(&args), expect, "{args:?}");
+        }
+    }
 
     #[test]
     fn all_crates_unless_one_is_named() {

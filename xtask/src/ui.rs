@@ -22,11 +22,11 @@ pub(crate) fn run(root: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
     let ui = root.join("crates/windlass-server/ui");
     let committed = generated(&ui)?;
     write_openapi(root, &ui)?;
-    let binary = workspace::target_dir(root).join("debug/windlass");
+    let binary = workspace::target_dir(root).join("debug/examples/showcase");
     let npm = |args: &[&str]| -> Result<bool> {
         println!("npm {}", args.join(" "));
         let mut npm = Command::new("npm");
-        npm.args(args).current_dir(&ui).env("WINDLASS_BIN", &binary).stdin(Stdio::null());
+        npm.args(args).current_dir(&ui).env("SHOWCASE", &binary).stdin(Stdio::null());
         Ok(process::run(&mut npm, interrupt)?.success())
     };
     for args in [
@@ -49,7 +49,9 @@ pub(crate) fn run(root: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let mut cargo = workspace::cargo(root);
-    cargo.args(["build", "-p", "windlass-cli"]).stdin(Stdio::null());
+    cargo
+        .args(["build", "-p", "windlass-server", "--all-features", "--example", "showcase"])
+        .stdin(Stdio::null());
     if !process::run(&mut cargo, interrupt)?.success() || !npm(&["run", "views"])? {
         return Ok(ExitCode::FAILURE);
     }

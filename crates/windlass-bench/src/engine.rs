@@ -1,7 +1,9 @@
 //! Workloads that use the engine through the public API.
 
+pub(crate) mod agents;
 pub(crate) mod cancel_latency;
 pub(crate) mod claim_latency;
+pub(crate) mod contracts;
 pub(crate) mod fairness;
 pub(crate) mod fanout;
 pub(crate) mod machines;

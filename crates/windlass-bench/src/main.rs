@@ -55,6 +55,10 @@ enum Workload {
     Steps(engine::steps::Args),
     /// Runs of a relay with a few steps, compared with the same load of `steps`.
     Relays(engine::relays::Args),
+    /// Runs of an agent with a few local calls, compared with the same load of `steps`.
+    Agents(engine::agents::Args),
+    /// Documents that are created, submitted and approved, compared with the same load of `steps`.
+    Contracts(engine::contracts::Args),
     /// Runs of a machine with a few activities, from many concurrent callers.
     Machines(engine::machines::Args),
     /// A queue of empty tasks.
@@ -125,6 +129,8 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Idle(args) => idle::run(&args).await,
         Workload::Steps(args) => engine::steps::run(&args).await,
         Workload::Relays(args) => engine::relays::run(&args).await,
+        Workload::Agents(args) => engine::agents::run(&args).await,
+        Workload::Contracts(args) => engine::contracts::run(&args).await,
         Workload::Machines(args) => engine::machines::run(&args).await,
         Workload::Tasks(args) => engine::tasks::run(&args).await,
         Workload::TasksWorker(args) => {

@@ -259,7 +259,8 @@ impl Bench {
         samples: u64,
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        let (mut gets, mut puts, mut pages) = (Times::default(), Times::default(), Times::default());
+        let (mut gets, mut puts, mut pages) =
+            (Times::default(), Times::default(), Times::default());
         for sample in 0..samples.min(count) {
             let n = place_of(sample, count);
             let started = Instant::now();

@@ -1,11 +1,14 @@
 //! The clap definition of the command line: commands, options, help and examples.
 
 mod admin;
+mod agents;
 mod contracts;
+mod documents;
 mod engine;
 mod events;
 mod http;
 mod inbox;
+mod llm;
 mod records;
 mod runs;
 mod schedules;
@@ -21,11 +24,19 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
-pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
+pub(crate) use agents::{AgentsArgs, AgentsCommand, LedgerArgs, TranscriptArgs};
+pub(crate) use contracts::{
+    ContractsArgs, ContractsCommand, FilesArgs, OnlineCommand, SettingsArgs, TypeArgs,
+};
+pub(crate) use documents::{
+    AfterArgs, ApprovalsArgs, ApprovalsCommand, DocumentRef, DocumentsArgs, DocumentsCommand,
+    VerdictArgs,
+};
 pub(crate) use engine::EngineArgs;
 pub(crate) use events::{EventsCommand, KeyEventsArgs, SendByKeyArgs};
 pub(crate) use http::HttpArgs;
 pub(crate) use inbox::{InboxArgs, InboxCommand};
+pub(crate) use llm::LlmCommand;
 pub(crate) use records::{PutRecordArgs, RecordsArgs, RecordsCommand, StateArgs};
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -91,6 +102,22 @@ Examples:
   windlass why order order-42
   windlass why 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Why(WhyArgs),
+    /// Show the ledger of a run, or of its whole tree: all events with their causes.
+    #[command(after_help = "\
+Examples:
+  windlass ledger order/order-42
+  windlass ledger support/run-7 --tree
+  windlass ledger support/run-7 --html ledger.html")]
+    Ledger(LedgerArgs),
+    /// Show the conversations of an agent with its language models.
+    #[command(after_help = "\
+Examples:
+  windlass transcript support/run-7
+  windlass transcript support/run-7 --name chat -o json
+  windlass transcript support/run-7 --follow      the text of calls as it arrives")]
+    Transcript(TranscriptArgs),
+    /// Check live runs of agents against the build of the server.
+    Agents(AgentsArgs),
     /// Manage schedules, which start runs at recurring times.
     Schedules(SchedulesArgs),
     /// Send events to keys, for all runs that wait for a key.
@@ -99,6 +126,8 @@ Examples:
     Records(RecordsArgs),
     /// List requests to people, and decide about them.
     Inbox(InboxArgs),
+    /// Look into batches, budgets and spending of calls of language models.
+    Llm(LlmArgs),
     /// Manage the API keys of a server.
     Keys(KeysArgs),
     /// List, inspect and drain workers, the processes that execute runs and tasks.
@@ -143,8 +172,12 @@ Examples:
     Export(ExportArgs),
     /// Import exported runs. Runs that already exist are skipped.
     Import(ImportArgs),
-    /// Check, compile and simulate contracts and workflow definitions offline.
+    /// Check and compile contracts offline, and publish them on a server.
     Contracts(ContractsArgs),
+    /// Create, edit and inspect documents.
+    Documents(DocumentsArgs),
+    /// List requests for approval of documents, and decide about them.
+    Approvals(ApprovalsArgs),
     /// Inspect the settings of `windlass server`.
     Config(ConfigArgs),
     /// Print a shell completion script.
@@ -305,6 +338,16 @@ pub(crate) struct Remote {
         help_heading = "Server"
     )]
     pub(crate) key: Option<String>,
+    /// The person to act for, with their roles. Only `windlass dev` accepts it: elsewhere the credential
+    /// names the person.
+    #[arg(
+        long = "as",
+        global = true,
+        value_name = "ID[:ROLE,…]",
+        env = "WINDLASS_AS",
+        help_heading = "Server"
+    )]
+    pub(crate) person: Option<String>,
     /// The output format: text, json (one document) or jsonl (one line per item).
     #[arg(
         short,
@@ -367,6 +410,14 @@ pub(crate) struct SchedulesArgs {
     pub(crate) remote: Remote,
     #[command(subcommand)]
     pub(crate) command: SchedulesCommand,
+}
+
+#[derive(Args)]
+pub(crate) struct LlmArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+    #[command(subcommand)]
+    pub(crate) command: LlmCommand,
 }
 
 #[derive(Args)]

@@ -165,6 +165,16 @@ impl Client {
         self.parse(response).await
     }
 
+    /// Reads an answer that is text.
+    pub(crate) async fn get_text(&self, path: Path<'_>) -> Result<String, Failure> {
+        let request = self.http.get(self.url(path)?).timeout(REQUEST_TIMEOUT);
+        let response = request.send().await.map_err(|error| self.transport_failure(&error))?;
+        if !response.status().is_success() {
+            return Err(self.error_response(response, path, None).await);
+        }
+        response.text().await.map_err(|error| self.transport_failure(&error))
+    }
+
     async fn parse<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         let text = response.text().await.map_err(|error| self.transport_failure(&error))?;
         serde_json::from_str(&text).map_err(|_| {
@@ -353,6 +363,12 @@ fn headers(remote: &Remote) -> Result<HeaderMap, Failure> {
         })?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
+    }
+    if let Some(person) = &remote.person {
+        let value = HeaderValue::try_from(person.trim()).map_err(|_| {
+            Failure::usage("--as contains characters that are not allowed in a header")
+        })?;
+        headers.insert(windlass_server::auth::PERSON_HEADER, value);
     }
     for line in &remote.header {
         let invalid = || {

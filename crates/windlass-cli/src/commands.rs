@@ -1,12 +1,16 @@
 //! The implementation of the commands.
 
 mod admin;
+mod agents;
 mod config;
 mod contracts;
 mod dev;
+mod documents;
 mod events;
 mod inbox;
 mod keys;
+mod ledger;
+mod llm;
 mod records;
 mod reference;
 mod relays;
@@ -15,6 +19,7 @@ mod schedules;
 mod serve;
 mod server;
 mod store;
+mod transcript;
 mod webhooks;
 mod why;
 mod workflows;
@@ -36,10 +41,14 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Workflows(args) => workflows::run(Api::new(&args.remote)?, args.command).await,
         Command::Runs(args) => runs::run(Api::new(&args.remote)?, args.command).await,
         Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,
+        Command::Ledger(args) => ledger::run(Api::new(&args.remote)?, args).await,
+        Command::Transcript(args) => transcript::run(Api::new(&args.remote)?, args).await,
+        Command::Agents(args) => agents::run(Api::new(&args.remote)?, args.command).await,
         Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
         Command::Events(args) => events::run(Api::new(&args.remote)?, args.command).await,
         Command::Records(args) => records::run(Api::new(&args.remote)?, args.command).await,
         Command::Inbox(args) => inbox::run(Api::new(&args.remote)?, args.command).await,
+        Command::Llm(args) => llm::run(Api::new(&args.remote)?, args.command).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
         Command::Workers(args) => admin::workers(Api::new(&args.remote)?, args.command).await,
         Command::Tasks(args) => admin::tasks(Api::new(&args.remote)?, args.command).await,
@@ -53,7 +62,11 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Migrate(args) => store::migrate(args).await,
         Command::Export(args) => store::export(args).await,
         Command::Import(args) => store::import(args).await,
-        Command::Contracts(args) => contracts::run(args.command),
+        Command::Contracts(args) => contracts::run(args.command).await,
+        Command::Documents(args) => documents::run(Api::new(&args.remote)?, args.command).await,
+        Command::Approvals(args) => {
+            documents::approvals(Api::new(&args.remote)?, args.command).await
+        }
         Command::Config(args) => match args.command {
             ConfigCommand::Show(args) => config::show(&args),
         },

@@ -1,6 +1,7 @@
 //! The sample workflows of `windlass dev`.
 
 mod ask;
+pub(crate) mod documents;
 
 use std::time::Duration;
 

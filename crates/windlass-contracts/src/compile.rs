@@ -6,6 +6,7 @@ mod integrity;
 mod joins;
 mod merge;
 mod obligations;
+mod shape;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,8 @@ pub const TABLES_MAX: usize = 50;
 pub const OBLIGATIONS_MAX: usize = 50;
 /// The most action types that a contract lists.
 pub const DOCUMENT_ACTIONS_MAX: usize = 100;
+/// The most problems that one error has.
+pub const PROBLEMS_MAX: usize = 100;
 /// The largest contract or definition, in bytes of JSON.
 pub const BYTES_MAX: usize = 1024 * 1024;
 
@@ -75,6 +78,21 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl Error {
+    /// Keeps the first problems: a small patch can have thousands.
+    fn shortened(mut self) -> Self {
+        let more = self.problems.len().saturating_sub(PROBLEMS_MAX);
+        if more > 0 {
+            self.problems.truncate(PROBLEMS_MAX);
+            self.problems.push(
+                Diagnostic::new(CONTRACT_LIMIT, format!("{more} more problems are not shown"))
+                    .help("correct these problems, then check again"),
+            );
+        }
+        self
+    }
+}
+
 /// Reads a contract from JSON text of at most [`BYTES_MAX`] bytes.
 ///
 /// # Errors
@@ -92,15 +110,22 @@ pub fn read_definition(text: &str) -> Result<OrgWorkflowDefinition, Diagnostic> 
 }
 
 pub(crate) fn read<T: DeserializeOwned>(text: &str, kind: &str) -> Result<T, Diagnostic> {
-    source::read(text, BYTES_MAX)?;
+    let value = source::read(text, BYTES_MAX)?;
     serde_json::from_str(text).map_err(|error| {
+        let new = |reason: &str| {
+            Diagnostic::new(CONTRACT_SHAPE, format!("this is not a {kind}: {reason}"))
+                .help("check the spelling, and compare it with one of the templates")
+        };
+        if let Some((pointer, reason)) = shape::find(&value)
+            && let Some(span) = source::locate(text, &pointer)
+        {
+            return new(&reason).at(pointer).span(span);
+        }
         let line = text.split_inclusive('\n').take(error.line().saturating_sub(1));
         let at = line.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
         let at = (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         let at = at.unwrap_or_default();
-        Diagnostic::new(CONTRACT_SHAPE, format!("this is not a {kind}: {error}"))
-            .span(at..at)
-            .help("the JSON schema of this type lists all fields")
+        new(&error.to_string()).span(at..at)
     })
 }
 
@@ -127,6 +152,13 @@ pub fn compile(
     contract: &LifecycleContract,
     definition: &OrgWorkflowDefinition,
 ) -> Result<CompiledWorkflow, Error> {
+    compile_whole(contract, definition).map_err(Error::shortened)
+}
+
+fn compile_whole(
+    contract: &LifecycleContract,
+    definition: &OrgWorkflowDefinition,
+) -> Result<CompiledWorkflow, Error> {
     let in_contract = |problems| Error { origin: Origin::Contract, problems };
     let in_definition = |problems| Error { origin: Origin::Definition, problems };
     check_limits(contract, definition)?;
@@ -134,9 +166,10 @@ pub fn compile(
     let language = Language::new(contract, &definition.rules)?;
     check_base(&envelope, definition).map_err(in_definition)?;
     let slots = check_patches(contract, definition, &envelope, &language)?;
-    check_edge_ids(&slots).map_err(in_definition)?;
-    obligations::check(contract, &envelope, &slots)?;
+    check_edge_ids(&slots)?;
+    // The proof of the obligations relies on where actions that change the document stand.
     changes::check(contract, &envelope, &slots)?;
+    obligations::check(contract, &envelope, &slots)?;
     let merged = merge::merge(&envelope, &slots);
     let integrity =
         integrity::prove(&envelope, &merged).map_err(|problem| in_definition(vec![problem]))?;
@@ -291,24 +324,32 @@ fn patch_origins(slots: &[Slot<'_>]) -> BTreeMap<String, PatchOrigin> {
     slots.iter().map(|slot| (slot.attached.slot.slot_id.clone(), origin(slot))).collect()
 }
 
-fn check_edge_ids(slots: &[Slot<'_>]) -> Result<(), Vec<Diagnostic>> {
+/// Edge ids are unique in the workflow. If a default patch of the contract and the definition have the
+/// same one, the definition has to change.
+fn check_edge_ids(slots: &[Slot<'_>]) -> Result<(), Error> {
     let mut seen: BTreeMap<&str, String> = BTreeMap::new();
-    let mut found = Vec::new();
-    for slot in slots {
-        for (index, edge) in slot.attached.patch.edges.iter().enumerate() {
-            let place = format!("{}/edges/{index}/id", slot.at);
-            if let Some(first) = seen.get(edge.id.as_str()) {
-                found.push(
-                    Diagnostic::new(CONTRACT_DUPLICATE, format!("{first} is {:?} too", edge.id))
-                        .at(place)
-                        .help("use each id once in a definition"),
-                );
-            } else {
-                seen.insert(&edge.id, place);
+    for origin in [Origin::Contract, Origin::Definition] {
+        let mut problems = Vec::new();
+        for slot in slots.iter().filter(|slot| slot.origin == origin) {
+            for (index, edge) in slot.attached.patch.edges.iter().enumerate() {
+                let place = format!("{}/edges/{index}/id", slot.at);
+                if let Some(first) = seen.get(edge.id.as_str()) {
+                    let message = format!("{first} is {:?} too", edge.id);
+                    problems.push(
+                        Diagnostic::new(CONTRACT_DUPLICATE, message)
+                            .at(place)
+                            .help("use each id once in a workflow"),
+                    );
+                } else {
+                    seen.insert(&edge.id, place);
+                }
             }
         }
+        if !problems.is_empty() {
+            return Err(Error { origin, problems });
+        }
     }
-    if found.is_empty() { Ok(()) } else { Err(found) }
+    Ok(())
 }
 
 /// The node with lists in a canonical order, so that the order in the input does not matter.

@@ -111,8 +111,9 @@ impl fmt::Display for Diff {
                 writeln!(f, "  + {} {}{}", node.node_type(), node.id, label.unwrap_or_default())?;
             }
             for edge in &changes.added_edges {
-                let label = edge.label.as_ref().map(|label| format!(" [{label}]"));
-                let condition = edge.condition.as_ref().map(|text| format!(" if {text}"));
+                let label = edge.label.as_ref().map(|label| format!(" [{}]", plain(label)));
+                let condition = edge.condition.as_ref();
+                let condition = condition.map(|text| format!(" if {}", plain(text.as_str())));
                 writeln!(
                     f,
                     "  + {} -> {}{}{}",
@@ -127,5 +128,30 @@ impl fmt::Display for Diff {
             }
         }
         Ok(())
+    }
+}
+
+/// A text on one line, without invisible characters, so that no condition can look like another line of
+/// the comparison or like another condition.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_control() => out.push(' '),
+            c if c.is_ascii() || c.is_alphanumeric() => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn a_text_stays_on_its_line() {
+        let text = "true\n|| entity.x == '\u{202e}ü\u{200b}'";
+        assert_eq!(plain(text), "true || entity.x == '\\u{202e}ü\\u{200b}'");
     }
 }

@@ -9,7 +9,7 @@ use crate::ids;
 use crate::types::edge::labels;
 use crate::types::{
     Edge, EditWindow, Empty, Envelope, GateConfig, GateTrigger, LifecycleContract, Node,
-    NodeConfig, OnDrift, StateConfig,
+    NodeConfig, OnDrift, StateConfig, Transition,
 };
 
 /// Generates the envelope of a contract.
@@ -333,7 +333,7 @@ fn check_ways_round(
         let at = format!("/transitions/{index}");
         let gate = transition.gate.as_str();
         if let Some(reject) = &transition.reject
-            && graph.reachable(&ids::state(&transition.to)).contains(ids::state(reject).as_str())
+            && avoids_gate(contract, envelope, transition, reject)
         {
             let message = format!("a rejection at the gate {gate:?} leads past it, to {reject:?}");
             let help = "name a state before the gate, or a final state that only rejections reach";
@@ -365,6 +365,35 @@ fn check_ways_round(
             wrong(format!("/slots/{index}"), message, help);
         }
     }
+}
+
+/// Whether a rejection leads behind its gate without passing it. A gate with an obligation protects
+/// all states behind it, another gate only the next one. Cancellations have rules of their own.
+fn avoids_gate(
+    contract: &LifecycleContract,
+    envelope: &Envelope,
+    transition: &Transition,
+    reject: &str,
+) -> bool {
+    let gate = ids::gate(&transition.gate);
+    let reached = |from: &str, with_gate: bool| {
+        let edges = envelope.edges.iter().filter(|edge| {
+            edge.label.as_deref() != Some(labels::CANCEL) && (with_gate || edge.source != gate)
+        });
+        let graph = Graph::new(
+            envelope.nodes.iter().map(|node| node.id.as_str()),
+            edges.map(|edge| (edge.source.as_str(), edge.target.as_str())),
+        );
+        let found = graph.reachable(&ids::state(from));
+        let states = contract.states.iter().map(|state| state.name.as_str());
+        states.filter(|state| found.contains(ids::state(state).as_str())).collect::<BTreeSet<_>>()
+    };
+    let behind = reached(&transition.to, true);
+    let obliged = contract.obligations.iter().any(|one| one.gate == transition.gate);
+    behind.contains(reject)
+        || reached(reject, false)
+            .iter()
+            .any(|state| *state == transition.to || (obliged && behind.contains(state)))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use petgraph::algo::dominators::{Dominators, simple_fast};
 use petgraph::graph::{DiGraph, NodeIndex};
 
-pub(crate) use regions::{RegionError, Regions, find_regions};
+pub(crate) use regions::{REGION_DEPTH_MAX, RegionError, Regions, find_regions};
 
 /// A directed graph over sorted ids, so that the order of indices is the order of ids.
 #[derive(Clone, Debug)]

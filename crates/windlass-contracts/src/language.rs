@@ -17,7 +17,7 @@ use crate::compile::{Error, Origin};
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::dsl::{self, Expression, Schemas, Scope, Template, Type};
 use crate::ids;
-use crate::rules::DecisionTable;
+use crate::rules::{Budget, DecisionTable};
 use crate::types::{
     ApproverSpec, DueAction, ExpressionText, LifecycleContract, Need, Node, NodeConfig,
     TemplateText,
@@ -75,8 +75,9 @@ impl Language {
                 own.strip_prefix("/entity").map(|rest| format!("/document{rest}")).unwrap_or(own);
             found.push(problem.at(format!("/schemas{own}")));
         }
+        let mut budget = Budget::new();
         for (name, table) in &contract.rules {
-            found.extend(check_table(table, &typed, &pointer_join("/rules", name)));
+            found.extend(check_table(table, &typed, &mut budget, &pointer_join("/rules", name)));
         }
         let language = Self {
             schemas: typed,
@@ -123,7 +124,7 @@ impl Language {
                             .help(format!("use one of: {known}")),
                     );
                 }
-                Some(table) => found.extend(written_input(table, &waiver.rule, &at)),
+                Some(table) => found.extend(unsafe_input(contract, table, &waiver.rule, &at)),
             }
         }
         for (index, field) in contract.immaterial_fields.iter().enumerate() {
@@ -133,7 +134,7 @@ impl Language {
     }
 
     fn with_own_rules(mut self, own: &BTreeMap<String, DecisionTable>) -> Result<Self, Error> {
-        let mut found = Vec::new();
+        let (mut found, mut budget) = (Vec::new(), Budget::new());
         for (name, table) in own {
             let at = pointer_join("/rules", name);
             if !ids::is_name(name) {
@@ -145,7 +146,7 @@ impl Language {
                     Diagnostic::new(CONTRACT_DUPLICATE, message).at(&at).help("use another name"),
                 );
             }
-            found.extend(check_table(table, &self.schemas, &at));
+            found.extend(check_table(table, &self.schemas, &mut budget, &at));
         }
         if !found.is_empty() {
             return Err(Error { origin: Origin::Definition, problems: found });
@@ -302,8 +303,13 @@ pub(crate) fn time(value: &Value) -> Option<i64> {
     Some(date.to_zoned(TimeZone::UTC).ok()?.timestamp().as_microsecond())
 }
 
-fn check_table(table: &DecisionTable, schemas: &Schemas, at: &str) -> Option<Diagnostic> {
-    table.check(schemas).err().map(|problem| problem.under(at))
+fn check_table(
+    table: &DecisionTable,
+    schemas: &Schemas,
+    budget: &mut Budget,
+    at: &str,
+) -> Option<Diagnostic> {
+    table.check_within(schemas, budget).err().map(|problem| problem.under(at))
 }
 
 /// The schema with its sets in one order: `required`, `enum` and `type` are arrays, but their order
@@ -331,17 +337,35 @@ fn without_order(schema: &Value) -> Value {
     }
 }
 
-/// A table that exempts a document from an obligation must not read a value that patches write:
-/// a script could then exempt every document.
-fn written_input(table: &DecisionTable, name: &str, at: &str) -> Option<Diagnostic> {
-    let input =
-        table.inputs.iter().find(|input| input.path.split('.').next() == Some("context"))?;
-    let message = format!(
-        "the decision table {name:?} reads {:?}, and every patch can write the context",
-        input.path
-    );
-    let problem = Diagnostic::new(CONTRACT_LIFECYCLE, message).at(format!("{at}/unless/rule"));
-    Some(problem.help("let the table of an exemption read only entity, org and actor"))
+/// A table that exempts a document from an obligation must not read what a patch can choose: a script
+/// writes the context, and the place of the rule node decides whose `actor` it reads. A field that
+/// nobody has to approve again must not decide either, because it can change after the exemption.
+fn unsafe_input(
+    contract: &LifecycleContract,
+    table: &DecisionTable,
+    name: &str,
+    at: &str,
+) -> Option<Diagnostic> {
+    let immaterial = |path: &str| {
+        let field = path.strip_prefix("entity.").unwrap_or_default();
+        let covers = |outer: &str, inner: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        contract.immaterial_fields.iter().any(|one| covers(one, field) || covers(field, one))
+    };
+    table.inputs.iter().find_map(|input| {
+        let path = &input.path;
+        let reason = match path.split('.').next() {
+            Some("context") => "every patch can write the context",
+            Some("actor") => "a patch chooses whose action comes before the rule",
+            _ if immaterial(path) => "a change of this field keeps the exemption",
+            _ => return None,
+        };
+        let message = format!("the decision table {name:?} reads {path:?}, and {reason}");
+        let help = "let the table of an exemption read only org and material fields of entity";
+        let place = format!("{at}/unless/rule");
+        Some(Diagnostic::new(CONTRACT_LIFECYCLE, message).at(place).help(help))
+    })
 }
 
 /// The outcomes of a table: the texts of its output `outcome`.

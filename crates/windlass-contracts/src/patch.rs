@@ -10,7 +10,7 @@ use crate::codes::{
     PATCH_EDIT_WINDOW, PATCH_SCOPE, PATCH_SYSTEM_NODE,
 };
 use crate::diagnostic::Diagnostic;
-use crate::graph::{Graph, RegionError, Regions, find_regions};
+use crate::graph::{Graph, REGION_DEPTH_MAX, RegionError, Regions, find_regions};
 use crate::ids;
 use crate::language::Language;
 use crate::types::{BodySlot, Edge, EntryEdgeMode, ExitEdgeMode, Node, NodeType, SlotGraphPatch};
@@ -299,6 +299,11 @@ fn region_problem(patch: &SlotGraphPatch, error: &RegionError, at: &str) -> Diag
         }
         RegionError::OneBranch { split } => {
             new(format!("the split {split} has fewer than two branches")).at(place(split))
+        }
+        RegionError::TooDeep { split } => {
+            let text =
+                format!("the split {split} stands inside {REGION_DEPTH_MAX} others, the limit");
+            return new(text).at(place(split)).help("put parallel regions one after the other");
         }
     };
     found.help("lead all branches of a split to one parallel_join, and nothing else into it")

@@ -28,6 +28,7 @@ mod decide;
 mod domain;
 mod table;
 
+pub(crate) use analyse::Budget;
 pub use decide::{Considered, Decision};
 pub use table::{Condition, DecisionTable, HitPolicy, Input, InputType, Output, OutputType, Row};
 
@@ -69,8 +70,9 @@ pub const VALUES_MAX: usize = 100;
 pub const TEXT_CHARACTERS_MAX: usize = 200;
 /// The most digits after the point of a decimal input.
 pub const SCALE_MAX: u32 = 6;
-/// The most regions that the search for gaps visits.
-pub const REGIONS_MAX: usize = 100_000;
+/// The most comparisons of ranges and texts that the search for gaps and overlaps needs. The tables of a
+/// contract share them, and so do those of a definition.
+pub const STEPS_MAX: usize = 20_000_000;
 
 #[cfg(test)]
 mod tests;

@@ -8,15 +8,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::approvers::{Directory, Request, Resolution, resolve};
-use crate::diagnostic::Diagnostic;
+use crate::codes::CONTRACT_UNKNOWN;
+use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::dsl::Scope;
 use crate::tokens::{
     AllowAll, Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus, Verdict, advance,
 };
-use crate::types::{ApprovalConfig, CompiledWorkflow, Need, NodeConfig, Obligation, Quorum};
+use crate::types::{
+    ApprovalConfig, CompiledWorkflow, Need, Node, NodeConfig, NodeType, Obligation, Quorum,
+};
 
 /// The most turns of a simulation.
 pub const TURNS_MAX: usize = 2_000;
+/// The most names that an advice repeats.
+const NAMES_SHOWN_MAX: usize = 20;
 
 /// The document and the choices of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -140,11 +145,13 @@ pub struct Held {
 /// Simulates a run until its end, until it repeats after a rejection, or until a step fails.
 ///
 /// # Errors
-/// Fails if the run does not end after [`TURNS_MAX`] turns.
+/// Fails if the scenario names a node that the workflow does not have, and if the run does not end
+/// after [`TURNS_MAX`] turns.
 pub fn simulate(
     artefact: &CompiledWorkflow,
     scenario: &Scenario,
 ) -> Result<Simulation, Diagnostic> {
+    check_names(artefact, scenario)?;
     let mut run = Run {
         artefact,
         scenario,
@@ -167,6 +174,34 @@ pub fn simulate(
         format!("the simulation does not end after {TURNS_MAX} turns"),
     )
     .help("give other decisions or payloads"))
+}
+
+/// A name with a typing error must not become a decision that everybody approves.
+fn check_names(artefact: &CompiledWorkflow, scenario: &Scenario) -> Result<(), Diagnostic> {
+    let verdicts = scenario.verdicts.keys().map(|node| (node, pointer_join("/verdicts", node)));
+    let payloads = scenario.payloads.keys().map(|node| (node, pointer_join("/payloads", node)));
+    let change = scenario.change_at.iter().map(|node| (node, "/changeAt".to_owned()));
+    for (wanted, (node, place)) in verdicts
+        .map(|one| (&[NodeType::Approval][..], one))
+        .chain(payloads.map(|one| (&[NodeType::WaitEvent, NodeType::Action][..], one)))
+        .chain(change.map(|one| (&[NodeType::Approval][..], one)))
+    {
+        let fits = |node: &Node| wanted.contains(&node.node_type());
+        if artefact.nodes.get(node).is_some_and(fits) {
+            continue;
+        }
+        let kinds: Vec<&str> = wanted.iter().map(|kind| kind.as_str()).collect();
+        let kinds = kinds.join(" or ");
+        let known = artefact.nodes.values().filter(|node| fits(node));
+        let known: Vec<&str> = known.map(|node| node.id.as_str()).take(NAMES_SHOWN_MAX).collect();
+        let help = match known.is_empty() {
+            true => format!("remove it; the workflow has no node of the type {kinds}"),
+            false => format!("use one of: {}", known.join(", ")),
+        };
+        let message = format!("the workflow has no node {node:?} of the type {kinds}");
+        return Err(Diagnostic::new(CONTRACT_UNKNOWN, message).at(place).help(help));
+    }
+    Ok(())
 }
 
 struct Run<'a> {

@@ -8,7 +8,7 @@ mod flow;
 mod gates;
 mod handlers;
 mod machine;
-pub(crate) mod quorum;
+mod quorum;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,7 @@ use crate::types::{
 };
 
 pub use machine::STEPS_PER_TURN_MAX;
+pub use quorum::{Count, count};
 pub use state::{State, Status};
 
 /// Advances a run by one input.

@@ -50,7 +50,9 @@ impl CommitClient {
     }
 
     /// Sends a commit until its outcome is known. After a lost answer it sends the same commit again:
-    /// the store recognises its key.
+    /// the store recognises its key. A commit that creates a run is sent again only for
+    /// `create_resend_max`: later, retention may have deleted the run, and the commit would create it
+    /// once more.
     pub(crate) fn commit(
         self: Arc<Self>,
         commit: Commit,
@@ -79,26 +81,21 @@ impl CommitClient {
         mut resend: impl FnMut(&CommitError) -> bool,
     ) -> Result<Committed, CommitError> {
         let mut delay = RETRY_DELAY_MIN;
-        let mut lost: Option<CommitError> = None;
+        let mut lost: Option<LostAnswer> = None;
         let mut incomplete = self.templates.is_incomplete(&commit);
         // Before the store has the commit: a scan in between would take its holds for unknown ones.
         let mut assigned = self.dispatcher.assign(self.core.worker, &commit);
         loop {
             if incomplete {
-                match Box::pin(self.templates.complete_commit(&mut commit)).await {
-                    Ok(()) => incomplete = false,
-                    Err(error) if error.is_retryable() => {
-                        let error = CommitError::Unavailable(Arc::new(error));
-                        if !resend(&error) {
-                            return Err(error);
-                        }
-                        tracing::warn!(%error, "failed to read the template of a new run; retrying");
-                        self.core.env.sleep(delay).await;
-                        delay = (delay * 2).min(RETRY_DELAY_MAX);
-                        continue;
-                    }
-                    Err(error) => return Err(CommitError::Invalid(Arc::new(error))),
+                incomplete = !Box::pin(self.complete(&mut commit, &mut resend)).await?;
+                if incomplete {
+                    self.pause(&mut delay).await;
+                    continue;
                 }
+            }
+            let sent_at = self.core.env.elapsed();
+            if let Some(error) = self.given_up(&commit, lost.as_ref(), sent_at) {
+                return Err(error);
             }
             let sent = commit.with_large_bodies_apart(self.core.options.limits.inline_bytes_max);
             let answer = self.core.store.commit(vec![sent]).await.pop();
@@ -113,17 +110,17 @@ impl CommitClient {
                 }
                 Some(Err(error)) if resend(&error) => {
                     if matches!(error, CommitError::Unknown(_)) {
-                        lost = Some(error.clone());
+                        let since = lost.map_or(sent_at, |lost| lost.since);
+                        lost = Some(LostAnswer { since, error: error.clone() });
                     }
                     tracing::warn!(%error, "a commit failed; sending it again");
                     self.core.metrics.commits_resent.add(1);
-                    self.core.env.sleep(delay).await;
-                    delay = (delay * 2).min(RETRY_DELAY_MAX);
+                    self.pause(&mut delay).await;
                 }
                 // After a lost answer, only the store's answer to the same commit shows whether it was
                 // written. A store that has closed meanwhile gives no such answer.
                 Some(Err(error @ CommitError::Unavailable(_))) => {
-                    return Err(lost.unwrap_or(error));
+                    return Err(lost.map_or(error, |lost| lost.error));
                 }
                 Some(Err(CommitError::Conflict(conflict)))
                     if lost.is_some() && commit.is_outcome_open(&conflict) =>
@@ -136,8 +133,7 @@ impl CommitClient {
                         Ok(false) => return Err(CommitError::Refused(refusal)),
                         Err(error) => {
                             tracing::warn!(%error, "failed to find the parent of a child; retrying");
-                            self.core.env.sleep(delay).await;
-                            delay = (delay * 2).min(RETRY_DELAY_MAX);
+                            self.pause(&mut delay).await;
                         }
                     }
                 }
@@ -163,7 +159,52 @@ fn outcome_unknown(conflict: &Conflict) -> CommitError {
     )))
 }
 
+/// The first lost answer to a commit, and the last error that followed.
+struct LostAnswer {
+    since: Duration,
+    error: CommitError,
+}
+
 impl CommitClient {
+    async fn pause(&self, delay: &mut Duration) {
+        self.core.env.sleep(*delay).await;
+        *delay = (*delay * 2).min(RETRY_DELAY_MAX);
+    }
+
+    // Adds the templates of new runs; `false` if the store did not answer and is asked again.
+    async fn complete(
+        &self,
+        commit: &mut Commit,
+        resend: &mut impl FnMut(&CommitError) -> bool,
+    ) -> Result<bool, CommitError> {
+        match self.templates.complete_commit(commit).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_retryable() => {
+                let error = CommitError::Unavailable(Arc::new(error));
+                if !resend(&error) {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "failed to read the template of a new run; retrying");
+                Ok(false)
+            }
+            Err(error) => Err(CommitError::Invalid(Arc::new(error))),
+        }
+    }
+
+    // The error of a create whose answer was lost too long ago. Other commits prove by the head of
+    // their run, or by the claim of their task, that they were not written before.
+    fn given_up(
+        &self,
+        commit: &Commit,
+        lost: Option<&LostAnswer>,
+        now: Duration,
+    ) -> Option<CommitError> {
+        let is_create = matches!(commit.run, Some(RunGuard::Absent { .. }));
+        let resend_max = self.core.options.create_resend_max;
+        let is_late = |lost: &&LostAnswer| now.saturating_sub(lost.since) >= resend_max;
+        lost.filter(|lost| is_create && is_late(lost)).map(|lost| lost.error.clone())
+    }
+
     // The parent of a child has ended. If it was retried since, its newest generation gets the result;
     // otherwise nobody waits for the result, and the commit is sent without requiring it. `true` if the
     // commit was changed and can be sent again.

@@ -42,11 +42,11 @@ fn request_withdrawn(step: &Step) -> Option<(EventType, Value)> {
 }
 
 /// The retry policy of an activity that names none: five attempts, 1 s doubling up to 60 s, 10 % jitter.
-pub const ACTIVITY_RETRY: RetryPolicy = RetryPolicy::exponential(
+pub const ACTIVITY_RETRY: RetryPolicy = RetryPolicy::exponential_const(
     windlass_kernel::RetryLimit::Times(4),
     std::time::Duration::from_secs(1),
+    Some(std::time::Duration::from_secs(60)),
 )
-.with_max_delay(std::time::Duration::from_secs(60))
 .with_jitter(0.1);
 
 /// A model, as data. Build it with [`ModelDescription::new`] in a `static`.

@@ -188,6 +188,21 @@ impl Engine {
         self.register_own(workflow, model, serving)
     }
 
+    /// As [`Engine::register_with`], for workflows of the models themselves: the name may begin with
+    /// `windlass.`.
+    ///
+    /// # Errors
+    ///
+    /// A workflow with this name is registered.
+    pub fn register_internal(
+        &self,
+        workflow: WorkflowName,
+        model: Arc<dyn Model>,
+        serving: Serving,
+    ) -> Result<(), Error> {
+        self.register_own(workflow, model, serving)
+    }
+
     pub(crate) fn register_own(
         &self,
         workflow: WorkflowName,
@@ -268,6 +283,11 @@ impl Engine {
     /// The model of a workflow that this process serves.
     pub fn model_of(&self, workflow: &WorkflowName) -> Option<ModelName> {
         self.parts.registry.model_name(workflow)
+    }
+
+    /// What serves a workflow in this process. A model that knows its own type can downcast it.
+    pub fn served(&self, workflow: &WorkflowName) -> Option<Arc<dyn Model>> {
+        self.parts.registry.model(workflow)
     }
 
     /// A handle of the same engine for another tenant: it starts and finds runs, schedules and limits
@@ -438,6 +458,7 @@ impl Engine {
             close_by: None,
             breaker: None,
             receipt: false,
+            wakes_run: false,
         };
         let (id, now) = (self.clock().task_id(), self.clock().now());
         Ok(Task {

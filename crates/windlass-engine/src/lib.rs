@@ -108,7 +108,7 @@ pub use retention::{Archive, Retention, Swept};
 pub use schedules::{
     Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, SchedulesPage, Timing,
 };
-pub use settle::Overdue;
+pub use settle::{EFFECT_DELIVERED, Overdue};
 pub use start::{START_EVENTS_MAX, StartEvent, StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, FailureCause, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult,

@@ -1,5 +1,6 @@
 //! How a model plugs in: given a turn, it advances a run.
 
+use std::any::Any;
 use std::time::Duration;
 
 use windlass_kernel::{
@@ -14,7 +15,7 @@ use crate::templates::Template;
 use crate::turn::Turn;
 
 /// A way to write workflows. One model serves all runs of the workflows that it is registered for.
-pub trait Model: Send + Sync + 'static {
+pub trait Model: Any + Send + Sync {
     /// The static description of the model.
     fn description(&self) -> &'static ModelDescription;
 

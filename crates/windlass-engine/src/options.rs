@@ -90,6 +90,10 @@ pub struct Options {
     pub event_ttl: Duration,
     /// How long the receipt of an effect is kept after its run has ended. Default 90 days.
     pub receipt_retention: Duration,
+    /// How long a commit that creates a run is sent again while its outcome is unknown. Then the caller
+    /// learns that it is unknown. A retention policy must keep runs at least four times as long. Default
+    /// one minute.
+    pub create_resend_max: Duration,
     /// How long a closed request to people and its decisions are kept after their run has ended. Default 90
     /// days.
     pub request_retention: Duration,
@@ -135,6 +139,7 @@ impl Default for Options {
             cancel_grace: Duration::from_secs(30),
             event_ttl: Duration::from_secs(24 * 60 * 60),
             receipt_retention: Duration::from_secs(90 * 24 * 60 * 60),
+            create_resend_max: Duration::from_secs(60),
             request_retention: Duration::from_secs(90 * 24 * 60 * 60),
             sweep_every: Duration::from_secs(60 * 60),
             archive: None,

@@ -314,11 +314,13 @@ impl TryFrom<Stored> for RecordChange {
                 Err(any_revision(&Self::new(&collection, &id, expect, Change::Remove)?))
             }
             (StoredChange::Put { document, terms, keep, actor }, _) => {
-                let document: Box<RawValue> = serde_json::from_str(&document).map_err(|source| {
-                    let message = format!("the document of record {collection}/{id} is not JSON");
-                    Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, message)
-                        .with_source(source)
-                })?;
+                let document: Box<RawValue> =
+                    serde_json::from_str(&document).map_err(|source| {
+                        let message =
+                            format!("the document of record {collection}/{id} is not JSON");
+                        Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, message)
+                            .with_source(source)
+                    })?;
                 let mut put = Self::put(collection, id, &*document, expect)?;
                 for (name, value) in terms {
                     put = put.term(&name, &value)?;

@@ -12,7 +12,7 @@ use windlass_kernel::kept::{self, KeptLedger};
 use windlass_kernel::{
     Body, BoxFuture, Commit, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Expect,
     IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite, RunKey, SettingName,
-    Store, TasksQuery, Terms, WorkflowName, WriteId,
+    Store, TasksQuery, Terms, WorkflowName, WriteId, format_duration,
 };
 
 use crate::core::Core;
@@ -23,6 +23,9 @@ use crate::turn::refusal;
 const KIND: &str = "retention";
 /// How many trees are listed at once.
 const PAGE: u32 = 200;
+/// A policy keeps runs for at least this many times `create_resend_max`. A commit that creates a run may
+/// be on its way for as long as the store tries to answer, besides the time in which it is sent again.
+const KEPT_RESENDS_MIN: u32 = 4;
 /// When the first sweep of a process comes, if `sweep_every` is longer.
 const FIRST: Duration = Duration::from_secs(60);
 
@@ -39,7 +42,9 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Keeps a tree for `span` after the last of its runs has ended; at least one second.
+    /// Keeps a tree for `span` after the last of its runs has ended; at least one second. An engine
+    /// accepts the policy if it is at least four times as long as `Options::create_resend_max`, by
+    /// default four minutes.
     ///
     /// ```
     /// # use windlass_engine::Retention;
@@ -161,6 +166,26 @@ impl Sweeper {
         Arc::new(Self { core, policy_set: Notify::new() })
     }
 
+    // The shortest time that ended runs are kept for: the create of a deleted run that is sent again
+    // would execute it a second time.
+    fn kept_min(&self) -> Duration {
+        self.core.options.create_resend_max * KEPT_RESENDS_MIN
+    }
+
+    fn check(&self, retention: &Retention) -> Result<(), Error> {
+        let (span, kept_min) = (retention.span(), self.kept_min());
+        if span >= kept_min {
+            return Ok(());
+        }
+        let message = format!(
+            "ended runs would be kept for {}; use at least {}, because a request to create a run may be \
+             sent again for that long",
+            format_duration(span),
+            format_duration(kept_min)
+        );
+        Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRetention, message))
+    }
+
     /// Sets the retention of a workflow; `None` keeps its runs for ever.
     pub(crate) async fn set_retention(
         &self,
@@ -170,6 +195,7 @@ impl Sweeper {
     ) -> Result<(), Error> {
         let workflow = WorkflowName::with_limits(workflow, &self.core.options.limits)?;
         let name = name_of(namespace, &workflow);
+        retention.map_or(Ok(()), |retention| self.check(retention))?;
         let value = retention.map(Body::of).transpose()?;
         self.core.store.put_setting(name, value).await?;
         self.policy_set.notify_one();
@@ -230,6 +256,8 @@ impl Sweeper {
 
     async fn sweep_workflow(&self, policy: &Policy, swept: &mut Swept) -> Result<(), Error> {
         let retention = &policy.retention;
+        // Another process, or an earlier build, may have stored a shorter time.
+        let ended_for = retention.span().max(self.kept_min());
         if retention.archive && self.core.options.archive.is_none() {
             return Ok(());
         }
@@ -238,7 +266,7 @@ impl Sweeper {
             let due = Query::Expired {
                 namespace: policy.namespace.clone(),
                 workflow: policy.workflow.clone(),
-                ended_for: retention.span(),
+                ended_for,
                 after,
                 limit: PAGE,
             };
@@ -264,7 +292,7 @@ impl Sweeper {
                 }
             }
             let (asked, keep_ledger) = (roots.len() as u64, retention.keep_ledger);
-            let request = DeleteTrees { roots, ended_for: retention.span(), keep_ledger };
+            let request = DeleteTrees { roots, ended_for, keep_ledger };
             let deleted = self.delete(request, swept).await?;
             swept.trees += deleted.roots.len() as u64;
             swept.runs += deleted.runs;

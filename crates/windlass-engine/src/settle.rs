@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use windlass_kernel::retry::{DELAY_MAX, Decision, GiveUpReason};
 use windlass_kernel::{
-    Body, Commit, EFFECT, Error, Hold, Limits, Op, Reschedule, RetryPolicy, Task, TaskGuard,
-    Timestamp, Wake,
+    Body, Commit, EFFECT, Error, Hold, Limits, MessageId, MessageKind, MessageName, NewMessage, Op,
+    Reschedule, RetryPolicy, Task, TaskGuard, Timestamp, Wake,
 };
 
 use crate::core::Core;
@@ -69,9 +69,8 @@ impl Finished {
     }
 
     fn message(&self, task: &Task) -> Result<Option<Op>, Error> {
-        // No run waits for an effect.
         if &*task.kind == EFFECT {
-            return Ok(None);
+            return self.wake_message(task);
         }
         let attempt = SettledAttempt {
             number: self.attempt,
@@ -85,6 +84,32 @@ impl Finished {
         Ok(message.map(|message| Op::PutMessage(Box::new(message))))
     }
 }
+
+impl Finished {
+    /// The message that wakes a run which waits for its effect. A run that has ended does not get it.
+    fn wake_message(&self, task: &Task) -> Result<Option<Op>, Error> {
+        let (Some(run_key), Ok(_), Some(body)) = (task.run_key, &self.result, &task.body) else {
+            return Ok(None);
+        };
+        if !body.read::<TaskBody>().is_ok_and(|body| body.wakes_run) {
+            return Ok(None);
+        }
+        let message_id = format!("{}:{}", task.task_id, self.began_at.as_micros());
+        Ok(Some(Op::PutMessage(Box::new(NewMessage {
+            run_key,
+            message_id: MessageId::new(message_id)?,
+            kind: MessageKind::Event,
+            name: EFFECT_DELIVERED,
+            body: None,
+            caused_by: None,
+            sent_at: self.finished_at,
+            required: false,
+        }))))
+    }
+}
+
+/// The message that wakes a run because its effect was delivered.
+pub const EFFECT_DELIVERED: MessageName = MessageName::from_static("effect.delivered");
 
 /// The decision about a task whose time has run out.
 #[derive(Debug)]

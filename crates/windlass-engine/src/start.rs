@@ -469,6 +469,10 @@ impl RunStarter {
             }
             (Some(held_run), _) => {
                 self.runs.unhold(run_key, &held_run);
+                if matches!(answer, Err(CommitError::Unknown(_))) {
+                    // If the run exists, the store says that this worker holds it.
+                    self.turns.scan_later();
+                }
                 None
             }
             (None, _) => None,

@@ -17,8 +17,8 @@ use crate::breakers::TaskBreaker;
 pub use self::context::TaskContext;
 pub(crate) use self::internal::{
     AWAIT_KEY, CANCEL_LATE, CANCEL_RUN, CANCEL_TREE, CARRY_OVER, CARRY_STEPS, DELIVER_KEY,
-    FORGET_KEY, FORGET_RECEIPT, FORGET_REQUEST, REQUEST_DUE, TIDY_KEY, WITHDRAW_REQUEST, internal_queue,
-    internal_routes,
+    FORGET_KEY, FORGET_RECEIPT, FORGET_REQUEST, REQUEST_DUE, TIDY_KEY, WITHDRAW_REQUEST,
+    internal_queue, internal_routes,
 };
 pub(crate) use self::runner::TaskRunner;
 pub(crate) use self::table::{Claim, TaskReservation, Tasks};
@@ -133,6 +133,10 @@ pub struct TaskBody {
     /// Whether the commit that settles an effect writes a receipt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
+    /// Whether the commit that settles a delivered effect wakes the run that enqueued it, with the message
+    /// [`crate::EFFECT_DELIVERED`]. Its receipt says what became of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wakes_run: bool,
 }
 
 pub(crate) fn failure(name: &str, message: String, retryable: bool) -> TaskFailure {

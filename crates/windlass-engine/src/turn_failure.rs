@@ -257,10 +257,20 @@ async fn block(runner: &Arc<TurnRunner>, turn: &mut Turn, error: &Error) -> Resu
             created_at: stamp.at,
         });
     }
-    if turn.run.status == RunStatus::Active {
-        draft.status(RunStatus::Waiting);
-    }
-    let retry_at = turn.now().plus(runner.core.options.blocked_retry);
+    let now = turn.now();
+    let retry_at = match turn.run.delayed_until(now) {
+        // It must not start earlier because it was blocked: it may not have all its steps yet.
+        Some(start) => {
+            draft.keep_unstarted();
+            start
+        }
+        None => {
+            if turn.run.status == RunStatus::Active {
+                draft.status(RunStatus::Waiting);
+            }
+            now.plus(runner.core.options.blocked_retry)
+        }
+    };
     draft.release(Wake::At(retry_at), turn.inbox.read_to);
     turn.commit(draft).await.map(|_| ())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::duration::format_duration;
+use crate::duration::{IntoDuration, format_duration};
 
 /// The longest delay between two attempts, regardless of policies and `Retry-After`: 365 days.
 pub const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -31,6 +31,14 @@ pub enum Error {
         field: &'static str,
         /// Its value.
         value: Duration,
+    },
+    /// A delay that was given as text is not a duration, or a delay is longer than any may be.
+    #[error("{field}: {reason}")]
+    Unreadable {
+        /// `delay`, `max_delay` or `a listed delay`.
+        field: &'static str,
+        /// The reason, which names the text.
+        reason: String,
     },
     /// A delay is not a whole number of milliseconds.
     #[error("{field} is {value:?}; policies keep whole milliseconds, so round it")]
@@ -132,6 +140,8 @@ pub struct RetryPolicy {
     pub jitter: f64,
     /// Names of errors that are not retried.
     pub non_retryable: Vec<String>,
+    /// The first delay that was given as text and cannot be read. [`RetryPolicy::validate`] returns it.
+    pub unreadable: Option<Error>,
 }
 
 /// The decision about a failed attempt.
@@ -166,16 +176,17 @@ impl RetryPolicy {
         Self::new(RetryLimit::Times(0), Duration::ZERO, Backoff::Constant)
     }
 
-    /// The same delay before each retry.
+    /// The same delay before each retry. Delays are a [`Duration`] or a text; a text that is no
+    /// duration makes the policy invalid, see [`RetryPolicy::validate`].
     ///
     /// ```
-    /// # use std::time::Duration;
     /// # use windlass_kernel::{RetryLimit, RetryPolicy};
-    /// let policy = RetryPolicy::constant(RetryLimit::Times(3), Duration::from_secs(1));
+    /// let policy = RetryPolicy::constant(RetryLimit::Times(3), "1 second");
     /// assert_eq!(policy.attempts_max(), Some(4));
+    /// assert!(RetryPolicy::constant(RetryLimit::Times(3), "soon").validate().is_err());
     /// ```
-    pub const fn constant(limit: RetryLimit, delay: Duration) -> Self {
-        Self::new(limit, delay, Backoff::Constant)
+    pub fn constant(limit: RetryLimit, delay: impl IntoDuration) -> Self {
+        Self::with_delay(limit, delay, Backoff::Constant)
     }
 
     /// A delay that grows by the same amount with each retry.
@@ -186,8 +197,8 @@ impl RetryPolicy {
     /// let policy = RetryPolicy::linear(RetryLimit::Times(3), Duration::from_secs(1));
     /// assert_eq!(policy.next_delay(2, 0), Some(Duration::from_secs(2)));
     /// ```
-    pub const fn linear(limit: RetryLimit, delay: Duration) -> Self {
-        Self::new(limit, delay, Backoff::Linear)
+    pub fn linear(limit: RetryLimit, delay: impl IntoDuration) -> Self {
+        Self::with_delay(limit, delay, Backoff::Linear)
     }
 
     /// A delay that doubles with each retry.
@@ -198,9 +209,30 @@ impl RetryPolicy {
     /// let policy = RetryPolicy::exponential(RetryLimit::Forever, Duration::from_secs(1));
     /// assert_eq!(policy.next_delay(3, 0), Some(Duration::from_secs(4)));
     /// ```
-    pub const fn exponential(limit: RetryLimit, delay: Duration) -> Self {
-        let factor = FACTOR_DEFAULT;
-        Self::new(limit, delay, Backoff::Exponential { factor })
+    pub fn exponential(limit: RetryLimit, delay: impl IntoDuration) -> Self {
+        Self::with_delay(limit, delay, Backoff::Exponential { factor: FACTOR_DEFAULT })
+    }
+
+    /// As [`RetryPolicy::exponential`] with a cap, for constants.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// const POLICY: RetryPolicy = RetryPolicy::exponential_const(
+    ///     RetryLimit::Times(5),
+    ///     Duration::from_secs(1),
+    ///     Some(Duration::from_secs(60)),
+    /// );
+    /// assert_eq!(POLICY, RetryPolicy::exponential(RetryLimit::Times(5), "1s").with_max_delay("1m"));
+    /// ```
+    pub const fn exponential_const(
+        limit: RetryLimit,
+        delay: Duration,
+        max_delay: Option<Duration>,
+    ) -> Self {
+        let mut policy = Self::new(limit, delay, Backoff::Exponential { factor: FACTOR_DEFAULT });
+        policy.max_delay = max_delay;
+        policy
     }
 
     /// The default of webhooks: ten attempts within about three days, with the delays that Standard
@@ -222,15 +254,17 @@ impl RetryPolicy {
     /// As many retries as there are delays.
     ///
     /// ```
-    /// # use std::time::Duration;
     /// # use windlass_kernel::{RetryLimit, RetryPolicy};
-    /// let policy = RetryPolicy::listed([1, 10].map(Duration::from_secs));
+    /// let policy = RetryPolicy::listed(["1 second", "10 seconds"]);
     /// assert_eq!(policy.attempts_max(), Some(3));
     /// ```
-    pub fn listed(delays: impl IntoIterator<Item = Duration>) -> Self {
-        let delays: Vec<Duration> = delays.into_iter().collect();
-        let times = u32::try_from(delays.len()).unwrap_or(u32::MAX);
-        Self::new(RetryLimit::Times(times), Duration::ZERO, Backoff::Listed(delays))
+    pub fn listed(delays: impl IntoIterator<Item = impl IntoDuration>) -> Self {
+        let mut policy = Self::new(RetryLimit::Times(0), Duration::ZERO, Backoff::Constant);
+        let read = |delay| policy.read("a listed delay", delay);
+        let delays: Vec<Duration> = delays.into_iter().map(read).collect();
+        policy.limit = RetryLimit::Times(u32::try_from(delays.len()).unwrap_or(u32::MAX));
+        policy.backoff = Backoff::Listed(delays);
+        policy
     }
 
     /// Sets the cap on delays.
@@ -238,12 +272,12 @@ impl RetryPolicy {
     /// ```
     /// # use std::time::Duration;
     /// # use windlass_kernel::{RetryLimit, RetryPolicy};
-    /// let policy = RetryPolicy::exponential(RetryLimit::Forever, Duration::from_secs(1));
-    /// let policy = policy.with_max_delay(Duration::from_secs(60));
+    /// let policy = RetryPolicy::exponential(RetryLimit::Forever, "1 second");
+    /// let policy = policy.with_max_delay("1 minute");
     /// assert_eq!(policy.next_delay(20, 0), Some(Duration::from_secs(60)));
     /// ```
-    pub const fn with_max_delay(mut self, max_delay: Duration) -> Self {
-        self.max_delay = Some(max_delay);
+    pub fn with_max_delay(mut self, max_delay: impl IntoDuration) -> Self {
+        self.max_delay = Some(self.read("max_delay", max_delay));
         self
     }
 
@@ -302,6 +336,9 @@ impl RetryPolicy {
     ///
     /// The first field that is not valid.
     pub fn validate(&self) -> Result<(), Error> {
+        if let Some(unreadable) = &self.unreadable {
+            return Err(unreadable.clone());
+        }
         let listed = match &self.backoff {
             Backoff::Listed(delays) if !(1..=DELAYS_MAX).contains(&delays.len()) => {
                 return Err(Error::Delays(delays.len()));
@@ -419,7 +456,24 @@ impl RetryPolicy {
     }
 
     const fn new(limit: RetryLimit, delay: Duration, backoff: Backoff) -> Self {
-        Self { limit, delay, backoff, max_delay: None, jitter: 0.0, non_retryable: Vec::new() }
+        let non_retryable = Vec::new();
+        let (max_delay, jitter) = (None, 0.0);
+        Self { limit, delay, backoff, max_delay, jitter, non_retryable, unreadable: None }
+    }
+
+    fn with_delay(limit: RetryLimit, delay: impl IntoDuration, backoff: Backoff) -> Self {
+        let mut policy = Self::new(limit, Duration::ZERO, backoff);
+        policy.delay = policy.read("delay", delay);
+        policy
+    }
+
+    // Zero in place of a text that is no duration. The policy is invalid then.
+    fn read(&mut self, field: &'static str, delay: impl IntoDuration) -> Duration {
+        delay.into_duration().unwrap_or_else(|error| {
+            let unreadable = Error::Unreadable { field, reason: error.to_string() };
+            self.unreadable.get_or_insert(unreadable);
+            Duration::ZERO
+        })
     }
 }
 
@@ -539,6 +593,7 @@ impl TryFrom<PolicyWire> for RetryPolicy {
             max_delay: wire.max_delay_ms.map(Duration::from_millis),
             jitter: wire.jitter,
             non_retryable: wire.non_retryable,
+            unreadable: None,
         };
         policy.validate()?;
         Ok(policy)

@@ -7,32 +7,40 @@
 
 mod actions;
 mod approvals;
+mod chains;
 mod definitions;
 mod description;
 mod document;
 mod documents;
 mod error;
 mod handle;
+mod health;
 mod names;
 mod operations;
+mod others;
 mod policy;
 mod program;
 mod rows;
 mod shared;
+mod waits;
 mod work;
 
 pub use actions::{Action, ActionCall, ActionOutcome, DOCUMENT_UPDATE};
 pub use approvals::{ASKED_MAX, Approval, ApprovalStatus, AskedPerson, DecisionNote};
+pub use chains::{Chain, ChainProgress, STAGES_MAX, Stage};
 pub use definitions::{
-    DefinitionHead, DefinitionVersion, PublishedRef, TypeHead, TypeVersion, problems_of,
+    DefinitionHead, DefinitionVersion, PublishedRef, Recompiled, TypeHead, TypeVersion, problems_of,
 };
 pub use description::DESCRIPTION;
 pub use document::{AmendedFrom, Document, DocumentRow, Note, PendingAction, Person};
 pub use documents::DocumentVersion;
 pub use handle::{Contracts, ContractsBuilder};
+pub use health::{Health, NodeDurations, STUCK_AFTER, STUCK_MAX, Stuck};
 pub use names::{EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, STEPS_MAX, VERSIONS_MAX};
 pub use operations::{Position, Rebuilt};
+pub use others::{DOCUMENT_CREATE, DOCUMENT_TRANSITION};
 pub use policy::{AllowAll, Policy};
-pub use work::WEBHOOK_EFFECT;
+pub use waits::EVENT_TYPE;
+pub use work::{MAIL_EFFECT, MailInput, WEBHOOK_EFFECT, WebhookInput};
 
 pub use windlass_contracts as language;

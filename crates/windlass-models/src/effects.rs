@@ -103,6 +103,26 @@ impl Effect {
         (retry, receipt): (RetryPolicy, bool),
         bytes_max: usize,
     ) -> Result<Self, Error> {
+        Self::of(name, input, (retry, receipt, false), bytes_max)
+    }
+
+    /// With a receipt, and a message that wakes the run when it is delivered.
+    #[cfg(feature = "contracts")]
+    pub(crate) fn waking<T: Serialize + ?Sized>(
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+        bytes_max: usize,
+    ) -> Result<Self, Error> {
+        Self::of(name, input, (retry, true, true), bytes_max)
+    }
+
+    fn of<T: Serialize + ?Sized>(
+        name: impl AsRef<str>,
+        input: &T,
+        (retry, receipt, wakes_run): (RetryPolicy, bool, bool),
+        bytes_max: usize,
+    ) -> Result<Self, Error> {
         let name = RouteName::new(name)?;
         retry.validate().map_err(|source| {
             let message = format!("the effect {name:?} has a policy that makes no sense: {source}");
@@ -121,6 +141,7 @@ impl Effect {
             close_by: None,
             breaker: None,
             receipt,
+            wakes_run,
         })?;
         if body.len() > bytes_max {
             return Err(too_much(format!(
@@ -138,14 +159,14 @@ impl Effect {
         turn: &mut Turn,
         draft: &mut Draft,
         of: (&str, serde_json::Value),
-    ) -> Result<(), Error> {
+    ) -> Result<TaskId, Error> {
         let task_id = turn.new_task_id();
         let mut payload = self.summary(task_id);
         payload[of.0] = of.1;
         let stamp = turn.stamp();
         draft.event(EFFECT_ENQUEUED, &payload, stamp)?;
         draft.enqueue(self.task(turn, task_id));
-        Ok(())
+        Ok(task_id)
     }
 
     /// Its payload in the ledger.

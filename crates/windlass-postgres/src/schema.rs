@@ -12,13 +12,14 @@ use crate::store::Shared;
 
 /// The migrations, oldest first. A released migration never changes, because its checksum is
 /// stored.
-const MIGRATIONS: [(&str, &str); 6] = [
+const MIGRATIONS: [(&str, &str); 7] = [
     ("V1__kernel", include_str!("../migrations/V1__kernel.sql")),
     ("V2__commit", include_str!("../migrations/V2__commit.sql")),
     ("V3__holds", include_str!("../migrations/V3__holds.sql")),
     ("V4__retention", include_str!("../migrations/V4__retention.sql")),
     ("V5__records", include_str!("../migrations/V5__records.sql")),
     ("V6__bodies", include_str!("../migrations/V6__bodies.sql")),
+    ("V7__readers", include_str!("../migrations/V7__readers.sql")),
 ];
 
 /// The schema version of this build.

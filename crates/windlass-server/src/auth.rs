@@ -11,9 +11,9 @@ mod stored;
 use std::sync::Arc;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, header};
-use windlass::Timestamp;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use windlass::kernel::{Namespace, Subject};
+use windlass::{ErrorCode, Timestamp};
 
 pub use caller::{Caller, CallerKey, Scope, Scopes};
 pub use hooks::{Authorize, Denied, Target};
@@ -27,6 +27,9 @@ use crate::error::ApiError;
 
 /// Longer credentials are rejected.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
+
+/// The header that names the person under [`Auth::LoopbackPerson`], as `ID` or `ID:ROLE,ROLE`.
+pub const PERSON_HEADER: &str = "windlass-as";
 
 /// How requests are authenticated.
 #[derive(Clone, Default)]
@@ -49,12 +52,18 @@ pub enum Auth {
     Loopback,
     /// As [`Auth::Loopback`], with every request on behalf of this person.
     LoopbackAs(Subject),
+    /// As [`Auth::Loopback`], for development: a request acts for the person in its header
+    /// [`PERSON_HEADER`], or for this person without the header. Every local process can act for
+    /// everybody, so decisions prove nothing.
+    LoopbackPerson(Option<Subject>),
 }
 
 /// Authenticates requests and checks their permissions.
 pub(crate) struct Guard {
     // The caller of all requests, if authentication is off.
     open: Option<Arc<Caller>>,
+    // A request without authentication may name its person.
+    is_person_named: bool,
     pub(crate) keys: Option<Arc<Keys>>,
     jwt: Option<Jwt>,
     pub(crate) hooks: Option<Arc<dyn Authorize>>,
@@ -69,17 +78,19 @@ impl Guard {
         default_keys: impl FnOnce() -> Arc<dyn KeyStore>,
     ) -> Self {
         let everything = || Caller::everything(namespace);
+        let is_person_named = matches!(auth, Auth::LoopbackPerson(_));
         let (open, keys, jwt) = match auth {
             Auth::Keys => (None, Some(default_keys()), None),
             Auth::Credentials { keys, jwt } => (None, keys, jwt),
             Auth::Hooks => (None, None, None),
             Auth::Loopback => (Some(everything()), Some(default_keys()), None),
-            Auth::LoopbackAs(subject) => {
+            Auth::LoopbackAs(subject) | Auth::LoopbackPerson(Some(subject)) => {
                 (Some(everything().on_behalf_of(subject)), Some(default_keys()), None)
             }
+            Auth::LoopbackPerson(None) => (Some(everything()), Some(default_keys()), None),
         };
         let keys = keys.map(|store| Arc::new(Keys::new(store, Arc::new(now))));
-        Self { open: open.map(Arc::new), keys, jwt, hooks }
+        Self { open: open.map(Arc::new), is_person_named, keys, jwt, hooks }
     }
 
     /// Authenticates a request.
@@ -93,7 +104,10 @@ impl Guard {
         if let Some(caller) = &self.open {
             check_loopback_host(parts)?;
             reject_proxied(&parts.headers)?;
-            return Ok(Arc::clone(caller));
+            return match parts.headers.get(PERSON_HEADER).filter(|_| self.is_person_named) {
+                Some(person) => Ok(Arc::new(on_behalf_of(caller, person)?)),
+                None => Ok(Arc::clone(caller)),
+            };
         }
         let cookie = session::token(parts)?;
         let token = match cookie {
@@ -134,6 +148,15 @@ impl Guard {
         };
         asked.await.map_err(ApiError::from)
     }
+}
+
+fn on_behalf_of(caller: &Caller, person: &HeaderValue) -> Result<Caller, ApiError> {
+    let text = person.to_str().unwrap_or_default();
+    let subject = Subject::parse(text).map_err(|error| {
+        let message = format!("the header `{PERSON_HEADER}` names no person: {}", error.message());
+        ApiError::invalid(ErrorCode::InvalidSubject, message)
+    })?;
+    Ok(Caller::everything(caller.namespace.clone()).on_behalf_of(subject))
 }
 
 fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {

@@ -14,12 +14,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass::ErrorCode;
+use windlass::contracts::language::approvers::Directory;
 use windlass::contracts::language::diff::{diff, mermaid};
 use windlass::contracts::language::simulate::Scenario;
 use windlass::contracts::language::tokens::Verdict;
 use windlass::contracts::language::types::{LifecycleContract, OrgWorkflowDefinition};
 use windlass::contracts::language::{envelope, templates};
-use windlass::contracts::{Contracts, Document, problems_of};
+use windlass::contracts::{Chain, Contracts, Document, problems_of};
 use windlass::kernel::{Expect, Sha256Digest, Subject};
 
 use crate::auth::{Caller, Scope};
@@ -38,6 +39,7 @@ const PAGE_MAX: u32 = 100;
 pub fn routes(contracts: &Contracts) -> RouteSet {
     let (records, decide) = (Access::Scope(Scope::Records), Access::Scope(Scope::Decide));
     let (define, read) = (Access::Scope(Scope::Define), Access::Scope(Scope::Read));
+    let (admin, manage) = (Access::Scope(Scope::Admin), Access::Scope(Scope::Manage));
     let with = |handler: MethodRouter<Contracts>| handler.with_state(contracts.clone());
     let (g, p) = (Method::GET, Method::POST);
     let document = "/documents/{type}/{document}";
@@ -47,6 +49,14 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(read, g.clone(), "/contracts/types", with(get(list_types)))
         .route(Access::Operator, p.clone(), "/contracts/types", with(post(publish_type)))
         .route(read, g.clone(), "/contracts/types/{type}", with(get(read_type)))
+        .route(define, g.clone(), "/contracts/directory", with(get(directory)))
+        .route(admin, Method::PUT, "/contracts/directory", with(put(put_directory)))
+        .route(define, g.clone(), "/contracts/settings", with(get(settings)))
+        .route(admin, Method::PUT, "/contracts/settings", with(put(put_settings)))
+        .route(define, g.clone(), "/contracts/chains/{chain}", with(get(chain)))
+        .route(admin, Method::PUT, "/contracts/chains/{chain}", with(put(put_chain)))
+        .route(read, g.clone(), "/contracts/health", with(get(health)))
+        .route(read, g.clone(), "/contracts/stuck", with(get(stuck)))
         .route(define, g.clone(), "/contracts/{type}/definition", with(get(definition)))
         .route(define, Method::PUT, "/contracts/{type}/draft", with(put(put_draft)))
         .route(define, p.clone(), "/contracts/{type}/check", with(post(check)))
@@ -54,6 +64,7 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(define, p.clone(), "/contracts/{type}/publish", with(post(publish)))
         .route(define, p.clone(), "/contracts/{type}/archive", with(post(archive)))
         .route(define, p.clone(), "/contracts/{type}/rebase", with(post(rebase)))
+        .route(define, p.clone(), "/contracts/{type}/recompile", with(post(recompile)))
         .route(define, p.clone(), "/contracts/{type}/rollback/{version}", with(post(roll_back)))
         .route(define, g.clone(), "/contracts/{type}/versions/{version}", with(get(version)))
         .route(define, g.clone(), "/contracts/{type}/effective", with(get(effective)))
@@ -69,6 +80,8 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(records, g.clone(), &at("/position"), with(get(position)))
         .route(records, g.clone(), &at("/approvals"), with(get(approvals_of)))
         .route(records, p.clone(), &at("/rebuild"), with(post(rebuild)))
+        .route(manage, p.clone(), &at("/advance"), with(post(advance)))
+        .route(manage, p.clone(), &at("/fail"), with(post(fail)))
         .route(decide, g.clone(), "/approvals", with(get(inbox)))
         .route(decide, g, "/approvals/{approval}", with(get(approval)))
         .route(decide, p, "/approvals/{approval}/{decision}", with(post(decide_approval)))
@@ -158,6 +171,63 @@ async fn read_type(State(contracts): State<Contracts>, Path(name): Path<String>)
     ok(&contracts.contract(&name, None).await?)
 }
 
+async fn directory(State(contracts): State<Contracts>, engine: CallerEngine) -> Answer {
+    ok(&of(&contracts, &engine).directory().await?)
+}
+
+async fn put_directory(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    bytes: Bytes,
+) -> Answer {
+    let directory: Directory = body(&bytes)?;
+    of(&contracts, &engine).put_directory(&directory).await?;
+    ok(&directory)
+}
+
+async fn settings(State(contracts): State<Contracts>, engine: CallerEngine) -> Answer {
+    ok(&of(&contracts, &engine).settings().await?)
+}
+
+async fn put_settings(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    bytes: Bytes,
+) -> Answer {
+    let settings: serde_json::Map<String, Value> = body(&bytes)?;
+    let settings = Value::Object(settings);
+    of(&contracts, &engine).put_settings(&settings).await?;
+    ok(&settings)
+}
+
+async fn chain(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+) -> Answer {
+    ok(&of(&contracts, &engine).chain(&name).await?)
+}
+
+async fn put_chain(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer {
+    let chain: Chain = body(&bytes)?;
+    of(&contracts, &engine).put_chain(&name, &chain, subject(&who)?).await?;
+    ok(&chain)
+}
+
+async fn health(State(contracts): State<Contracts>, engine: CallerEngine) -> Answer {
+    ok(&of(&contracts, &engine).health().await?)
+}
+
+async fn stuck(State(contracts): State<Contracts>, engine: CallerEngine) -> Answer {
+    ok(&json!({"stuck": of(&contracts, &engine).stuck().await?}))
+}
+
 async fn definition(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
@@ -221,6 +291,16 @@ async fn rebase(
 ) -> Answer {
     let compiled = of(&contracts, &engine).rebase(&name).await.map_err(problem)?;
     ok(&json!({"hash": compiled.hash, "envelopeVersion": compiled.envelope_version}))
+}
+
+async fn recompile(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path(name): Path<String>,
+) -> Answer {
+    let contracts = of(&contracts, &engine);
+    ok(&contracts.recompile(&name, subject(&who)?).await.map_err(problem)?)
 }
 
 async fn roll_back(
@@ -412,6 +492,29 @@ async fn rebuild(
     Path((name, id)): Path<(String, String)>,
 ) -> Answer {
     ok(&of(&contracts, &engine).rebuild(&name, &id).await?)
+}
+
+async fn advance(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id)): Path<(String, String)>,
+) -> Answer {
+    ok(&of(&contracts, &engine).advance_again(&name, &id).await?)
+}
+
+async fn fail(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path((name, id)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Answer {
+    let Reason { reason } = body(&bytes)?;
+    let reason = reason.ok_or_else(|| {
+        ApiError::invalid(ErrorCode::InvalidBody, "the body has no field \"reason\"")
+    })?;
+    let contracts = of(&contracts, &engine);
+    ok(&contracts.force_fail(&name, &id, subject(&who)?, &reason).await?)
 }
 
 async fn inbox(

@@ -21,10 +21,11 @@ const INDEX: &str = include_str!("../ui/dist/index.html");
 const JS: &str = "text/javascript; charset=utf-8";
 
 /// The files: path, content type, content.
-const FILES: [(&str, &str, &[u8]); 5] = [
+const FILES: [(&str, &str, &[u8]); 6] = [
     ("assets/index.js", JS, include_bytes!("../ui/dist/assets/index.js")),
     ("assets/index.css", "text/css; charset=utf-8", include_bytes!("../ui/dist/assets/index.css")),
     ("assets/live.worker.js", JS, include_bytes!("../ui/dist/assets/live.worker.js")),
+    ("assets/graph.worker.js", JS, include_bytes!("../ui/dist/assets/graph.worker.js")),
     ("theme.js", JS, include_bytes!("../ui/dist/theme.js")),
     ("icon.svg", "image/svg+xml", include_bytes!("../ui/dist/icon.svg")),
 ];

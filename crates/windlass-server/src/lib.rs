@@ -24,6 +24,8 @@ mod error;
 mod extract;
 mod guard;
 mod json;
+#[cfg(feature = "agents")]
+pub mod llm;
 mod metrics;
 mod options;
 mod paging;
@@ -46,6 +48,7 @@ pub use extract::CallerEngine;
 pub use options::Options;
 pub use reference::reference;
 pub use router::{openapi, route_list, router, router_with_status};
+pub use routes::operator::SettingView;
 pub use serve::{ServeOptions, serve, serve_with};
 pub use store_status::StoreStatus;
 pub use table::{Access, Entry, RouteSet};

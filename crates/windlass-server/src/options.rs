@@ -21,6 +21,8 @@ pub struct Options {
     pub authorize: Option<Arc<dyn Authorize>>,
     /// Routes of models and of the program that embeds the server. Default none.
     pub routes: Vec<RouteSet>,
+    /// The settings of the program, which `GET /config` shows to operators. Leave secrets out.
+    pub settings: Vec<crate::SettingView>,
     /// Whether to serve the dashboard at `/ui/`, with a redirect from `/`. Default `false`, because the
     /// program that mounts the router may have a route at `/`.
     pub dashboard: bool,
@@ -71,6 +73,7 @@ impl Default for Options {
             auth: Auth::default(),
             authorize: None,
             routes: Vec::new(),
+            settings: Vec::new(),
             dashboard: false,
             tick: false,
             metrics_open: false,

@@ -18,7 +18,7 @@ pub fn reference(options: &Options) -> String {
     let mut text = String::from(
         "# HTTP reference\n\n\
          This page is generated from the OpenAPI document with\n\
-         `cargo run -p windlass-server --features webhooks --example reference`; a test compares them.\n\
+         `cargo run -p windlass-server --features agents,webhooks --example reference`; a test compares them.\n\
          [The HTTP API](http.md) describes what all routes have in common.\n\n\
          Paths are relative to the base path, `/api` by default. All errors have the shape\n\
          [Failure](#failure).\n",

@@ -8,6 +8,8 @@ use crate::options::Options;
 use crate::table::{Access, Routes};
 use crate::{dashboard, docs};
 
+#[cfg(feature = "agents")]
+pub(crate) mod agents;
 pub(crate) mod attention;
 pub(crate) mod control;
 pub(crate) mod durable;
@@ -21,12 +23,14 @@ pub(crate) mod keys;
 pub(crate) mod ledger;
 pub(crate) mod live;
 pub(crate) mod metrics;
+pub(crate) mod operator;
 pub(crate) mod queues;
 pub(crate) mod receipts;
 pub(crate) mod records;
 pub(crate) mod result;
 pub(crate) mod runs;
 pub(crate) mod schedules;
+pub(crate) mod search;
 pub(crate) mod series;
 pub(crate) mod session;
 pub(crate) mod tick;
@@ -57,7 +61,10 @@ pub(crate) const SETS: &[AddRoutes] = &[
 ];
 
 /// The sets of models, by the name that the description of the model has for them.
-pub(crate) const MODEL_SETS: &[(&str, AddRoutes)] = &[];
+pub(crate) const MODEL_SETS: &[(&str, AddRoutes)] = &[
+    #[cfg(feature = "agents")]
+    ("agents", agents::routes),
+];
 
 pub(crate) const READ: Access = Access::Scope(Scope::Read);
 pub(crate) const CREATE: Access = Access::Scope(Scope::Create);
@@ -137,6 +144,12 @@ fn operations(routes: Routes, _: &Options) -> Routes {
         .add(MANAGE, routes!(schedules::pause))
         .add(MANAGE, routes!(schedules::resume))
         .add(READ, routes!(queues::queues))
+        .add(READ, routes!(schedules::preview))
+        .add(MANAGE, routes!(schedules::run))
+        .add(READ, routes!(search::search))
+        .add(MANAGE, routes!(operator::set_limit))
+        .add(Access::Operator, routes!(operator::namespaces))
+        .add(Access::Operator, routes!(operator::config))
         .add(READ, routes!(receipts::get))
         .add(READ, routes!(attention::attention))
         .add(READ, routes!(series::series))

@@ -2,6 +2,7 @@
 //!
 //! [`AnthropicClient`] and [`OpenaiClient`] are the providers that this crate brings.
 
+mod account;
 mod anthropic;
 mod assemble;
 pub mod batches;

@@ -139,6 +139,14 @@ impl Engine {
     /// The receipt of an effect that was enqueued with a receipt; `None` if the effect is not settled
     /// yet, or its receipt was deleted.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine, task_id: windlass::kernel::TaskId) -> windlass::Result<()> {
+    /// if let Some(receipt) = engine.receipt(task_id).await? {
+    ///     println!("{receipt:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store does not answer.
@@ -148,6 +156,13 @@ impl Engine {
 
     /// A page of the receipts of a run's effects: what became of them, after how many attempts, and when.
     /// They are deleted 90 days after the end of the run (`Options::receipt_retention`).
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine, run: windlass::RunHandle<u32>) -> windlass::Result<()> {
+    /// let first_page = engine.receipts(run.run_key(), None, 100).await?;
+    /// println!("{} receipts", first_page.len());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

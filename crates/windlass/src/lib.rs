@@ -61,6 +61,8 @@ pub mod agents;
 mod archive;
 mod builder;
 mod engine;
+#[cfg(feature = "smtp")]
+pub mod mail;
 pub mod model;
 #[cfg(feature = "webhooks")]
 pub mod outbound;

@@ -5,6 +5,8 @@
 //! names of secrets; the secrets themselves stay in the processes.
 
 mod answer;
+#[cfg(feature = "contracts")]
+mod documents;
 mod endpoints;
 #[cfg(feature = "relays")]
 mod hook;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::OutputArg;
+use super::{OutputArg, Remote};
 
 #[derive(Args)]
 pub(crate) struct ContractsArgs {
@@ -53,6 +53,156 @@ Examples:
 Examples:
   windlass contracts explain invoice.json acme.json large.json")]
     Explain(FilesArgs),
+    #[command(flatten)]
+    Online(OnlineCommand),
+}
+
+/// Commands that call a server.
+#[derive(Subcommand)]
+pub(crate) enum OnlineCommand {
+    /// List the document types of a server.
+    #[command(after_help = "\
+Examples:
+  windlass contracts types")]
+    Types(Remote),
+    /// Print the templates of a server: contracts and definitions to start from.
+    #[command(after_help = "\
+Examples:
+  windlass contracts templates")]
+    Templates(Remote),
+    /// Print the newest contract of a type.
+    #[command(after_help = "\
+Examples:
+  windlass contracts show invoice")]
+    Show(TypeArgs),
+    /// Publish the next version of a lifecycle contract (operator).
+    #[command(after_help = "\
+Examples:
+  windlass contracts publish-type @invoice.json")]
+    PublishType {
+        /// The contract: JSON, @FILE, or - for standard input.
+        #[arg(value_name = "JSON")]
+        contract: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print your definition of a type: the draft and the published version.
+    #[command(after_help = "\
+Examples:
+  windlass contracts definition invoice")]
+    Definition(TypeArgs),
+    /// Store a draft of your definition. It need not compile.
+    #[command(after_help = "\
+Examples:
+  windlass contracts draft invoice @acme.json")]
+    Draft {
+        /// The document type.
+        #[arg(value_name = "TYPE")]
+        entity_type: String,
+        /// The definition: JSON, @FILE, or - for standard input.
+        #[arg(value_name = "JSON")]
+        definition: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Compile your draft and publish it as the next version. The exit code is 1 if it is refused.
+    #[command(after_help = "\
+Examples:
+  windlass contracts draft invoice @acme.json
+  windlass contracts publish invoice")]
+    Publish(TypeArgs),
+    /// Return to the defaults of the contract. Documents that exist keep their workflow.
+    #[command(after_help = "\
+Examples:
+  windlass contracts archive invoice")]
+    Archive(TypeArgs),
+    /// Make a draft for the newest contract from your published version.
+    #[command(after_help = "\
+Examples:
+  windlass contracts rebase invoice")]
+    Rebase(TypeArgs),
+    /// Publish the content of an earlier version again.
+    #[command(after_help = "\
+Examples:
+  windlass contracts rollback invoice 3")]
+    Rollback {
+        /// The document type.
+        #[arg(value_name = "TYPE")]
+        entity_type: String,
+        /// The version.
+        version: u32,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Compile your published version, or the contract without one, again with the compiler of the server.
+    #[command(after_help = "\
+Examples:
+  windlass contracts recompile invoice")]
+    Recompile(TypeArgs),
+    /// Print the workflow that a new document of a type gets.
+    #[command(after_help = "\
+Examples:
+  windlass contracts effective invoice --diff
+  windlass contracts effective invoice --mermaid > invoice.mmd")]
+    Effective {
+        #[command(flatten)]
+        at: TypeArgs,
+        /// Print what your definition adds, by slot.
+        #[arg(long)]
+        diff: bool,
+        /// Draw the workflow as a Mermaid flowchart.
+        #[arg(long, conflicts_with = "diff")]
+        mermaid: bool,
+    },
+    /// Print the people, roles, managers and delegations, or replace them.
+    #[command(after_help = "\
+Examples:
+  windlass contracts directory
+  windlass contracts directory --set @people.json")]
+    Directory(SettingsArgs),
+    /// Print the settings that expressions read as `org`, or replace them.
+    #[command(after_help = "\
+Examples:
+  windlass contracts settings --set '{\"currency\":\"EUR\"}'")]
+    Settings(SettingsArgs),
+    /// Print an approval chain, or replace it.
+    #[command(after_help = "\
+Examples:
+  windlass contracts chain two_steps
+  windlass contracts chain two_steps --set @chain.json")]
+    Chain {
+        /// The name of the chain.
+        name: String,
+        #[command(flatten)]
+        args: SettingsArgs,
+    },
+    /// Show the health of documents: pending and stuck runs, retries, durations by node type.
+    Health(Remote),
+    /// List the documents whose runs are stuck, with the reason.
+    #[command(after_help = "\
+Examples:
+  windlass contracts stuck")]
+    Stuck(Remote),
+}
+
+/// A document type on a server.
+#[derive(Args)]
+pub(crate) struct TypeArgs {
+    /// The document type.
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+}
+
+/// A document that is read or replaced.
+#[derive(Args)]
+pub(crate) struct SettingsArgs {
+    /// Replace it: JSON, @FILE, or - for standard input.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) set: Option<String>,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
 }
 
 /// The input files and the output format.

@@ -79,6 +79,9 @@ Examples:
         until: String,
     },
     /// Add a comment to a request.
+    #[command(after_help = "\
+Examples:
+  windlass inbox comment 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10 'which budget is it?'")]
     Comment {
         /// The id of the request.
         id: String,
@@ -86,6 +89,9 @@ Examples:
         text: String,
     },
     /// Take a request back.
+    #[command(after_help = "\
+Examples:
+  windlass inbox withdraw 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10 --reason 'no longer needed'")]
     Withdraw {
         /// The id of the request.
         id: String,

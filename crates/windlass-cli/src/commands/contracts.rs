@@ -1,13 +1,17 @@
-//! `windlass contracts`: works on files, without a server or a store.
+//! `windlass contracts`: works on files, without a server or a store; `online` calls a server.
+
+mod online;
+pub(crate) mod serve;
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 use windlass_contracts::compile::{
-    self, BYTES_MAX, Origin, default_definition, read_contract, read_definition,
+    self, Origin, default_definition, read_contract, read_definition,
 };
 use windlass_contracts::diagnostic::Diagnostic;
 use windlass_contracts::diff::{diff, mermaid};
+use windlass_contracts::document::Validator;
 use windlass_contracts::envelope::generate;
 use windlass_contracts::simulate::{Scenario, Simulation, simulate};
 use windlass_contracts::source;
@@ -18,13 +22,14 @@ use crate::args::{ContractsCommand, FilesArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, sanitize};
 
-pub(super) fn run(command: ContractsCommand) -> Outcome {
+pub(super) async fn run(command: ContractsCommand) -> Outcome {
     match command {
         ContractsCommand::Check(args) => check(&args),
         ContractsCommand::Compile(args) => print_artefacts(&args),
         ContractsCommand::Diff { args, mermaid } => print_diffs(&args, mermaid),
         ContractsCommand::Simulate(args) => print_simulations(&args, false),
         ContractsCommand::Explain(args) => print_simulations(&args, true),
+        ContractsCommand::Online(command) => online::run(command).await,
     }
 }
 
@@ -39,10 +44,30 @@ enum Content {
 
 struct File {
     name: String,
+    /// The path, as the user gave it.
+    path: String,
     /// Which content the file has, or was meant to have.
     kind: &'static str,
     text: String,
+    /// The place of the content in the text: a part of a template is not the whole file.
+    pointer: &'static str,
+    start: usize,
     content: Result<Content, Diagnostic>,
+}
+
+impl File {
+    /// Moves a problem of the content to its place in the file.
+    fn placed(&self, problem: Diagnostic) -> Diagnostic {
+        if self.pointer.is_empty() {
+            return problem;
+        }
+        let mut problem = problem.under(self.pointer);
+        if let (None, Some(span)) = (&problem.place.expression, &mut problem.place.span) {
+            span.start += self.start;
+            span.end += self.start;
+        }
+        problem
+    }
 }
 
 /// The most bytes of a file: an artefact is larger than its definition.
@@ -67,24 +92,22 @@ fn read_file(path: &Path) -> Result<Vec<File>, Failure> {
     let text = std::fs::read_to_string(path).map_err(fail)?;
     let shape: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     // A template has a contract and a definition in one file.
-    if let (Some(contract), Some(definition)) = (shape.get("contract"), shape.get("definition")) {
-        source::read(&text, BYTES_MAX).map_err(|problem| Failure::error(problem.to_string()))?;
-        let contract = pretty(contract);
-        let definition = pretty(definition);
-        return Ok(vec![
-            File {
-                name: format!("{name}#/contract"),
-                kind: "contract",
-                content: read_contract(&contract).map(Box::new).map(Content::Contract),
-                text: contract,
-            },
-            File {
-                name: format!("{name}#/definition"),
-                kind: "definition",
-                content: read_definition(&definition).map(Content::Definition),
-                text: definition,
-            },
-        ]);
+    if let (Some(contract), Some(definition)) =
+        (source::locate(&text, "/contract"), source::locate(&text, "/definition"))
+    {
+        let part = |pointer: &'static str, kind, start, content| File {
+            name: format!("{name}#{pointer}"),
+            path: name.clone(),
+            kind,
+            text: text.clone(),
+            pointer,
+            start,
+            content,
+        };
+        let read = read_contract(&text[contract.clone()]).map(Box::new).map(Content::Contract);
+        let first = part("/contract", "contract", contract.start, read);
+        let read = read_definition(&text[definition.clone()]).map(Content::Definition);
+        return Ok(vec![first, part("/definition", "definition", definition.start, read)]);
     }
     let has = |key: &str| shape.get(key).is_some();
     let (kind, content) = if has("compilerVersion") {
@@ -96,11 +119,7 @@ fn read_file(path: &Path) -> Result<Vec<File>, Failure> {
     } else {
         ("contract", read_contract(&text).map(Box::new).map(Content::Contract))
     };
-    Ok(vec![File { name, kind, text, content }])
-}
-
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
+    Ok(vec![File { path: name.clone(), name, kind, text, pointer: "", start: 0, content }])
 }
 
 /// A contract and its definition, compiled.
@@ -131,8 +150,8 @@ struct Found<'a> {
     problems: Vec<Diagnostic>,
 }
 
-/// Compiles every definition against the contract of its type, and a contract without a definition
-/// by itself.
+/// Compiles every definition against the contract of its type and version, and a contract without a
+/// definition by itself.
 fn compile_all(files: &[File]) -> (Vec<Compiled<'_>>, Vec<Found<'_>>) {
     let contracts: Vec<(&File, &LifecycleContract)> = files
         .iter()
@@ -158,7 +177,11 @@ fn compile_all(files: &[File]) -> (Vec<Compiled<'_>>, Vec<Found<'_>>) {
                 let own = |(_, contract): &&(&File, &LifecycleContract)| {
                     contract.entity_type == definition.base_ref.entity_type
                 };
-                match contracts.iter().find(own).or(contracts.first()) {
+                let same = |one: &&(&File, &LifecycleContract)| {
+                    own(one) && one.1.version == definition.base_ref.envelope_version
+                };
+                let found = contracts.iter().find(same).or_else(|| contracts.iter().find(own));
+                match found.or(contracts.first()) {
                     Some((from, contract)) => compile_one(file, from, contract, definition)
                         .map(|(file, artefact)| (file, *contract, artefact)),
                     None => Err((file, vec![no_contract(definition)])),
@@ -170,10 +193,37 @@ fn compile_all(files: &[File]) -> (Vec<Compiled<'_>>, Vec<Found<'_>>) {
             Ok((file, contract, artefact)) => {
                 compiled.push(Compiled { name: file.name.clone(), contract, artefact });
             }
-            Err((file, problems)) => found.push(Found { file, problems }),
+            Err((file, problems)) => {
+                let problems = problems.into_iter().map(|problem| file.placed(problem)).collect();
+                // Several definitions can find the same problems in one contract.
+                let new = Found { file, problems };
+                if !found.iter().any(|one: &Found<'_>| {
+                    one.file.name == file.name && one.problems == new.problems
+                }) {
+                    found.push(new);
+                }
+            }
         }
     }
     (compiled, found)
+}
+
+/// The problems of the default patches of contracts whose definitions replace them.
+fn unused_defaults<'a>(files: &'a [File], found: &[Found<'a>]) -> Vec<Found<'a>> {
+    let mut more = Vec::new();
+    for file in files {
+        let Ok(Content::Contract(contract)) = &file.content else { continue };
+        if found.iter().any(|one| one.file.name == file.name) {
+            continue;
+        }
+        if let Err((file, problems)) =
+            compile_one(file, file, contract, &default_definition(contract))
+        {
+            let problems = problems.into_iter().map(|problem| file.placed(problem)).collect();
+            more.push(Found { file, problems });
+        }
+    }
+    more
 }
 
 fn no_contract(definition: &OrgWorkflowDefinition) -> Diagnostic {
@@ -189,7 +239,9 @@ fn no_contract(definition: &OrgWorkflowDefinition) -> Diagnostic {
 fn check(args: &FilesArgs) -> Outcome {
     let files = read_all(args)?;
     let out = Out::new(args.output.output);
-    let (_, found) = compile_all(&files);
+    let (_, mut found) = compile_all(&files);
+    let more = unused_defaults(&files, &found);
+    found.extend(more);
     let problems = |file: &File| -> Vec<&Diagnostic> {
         let own = found.iter().filter(|one| one.file.name == file.name);
         own.flat_map(|one| &one.problems).collect()
@@ -215,7 +267,7 @@ fn check(args: &FilesArgs) -> Outcome {
 }
 
 fn show(out: Out, file: &File, problem: &Diagnostic) -> Result<(), Failure> {
-    let source = (file.name.as_str(), file.text.as_str());
+    let source = (file.path.as_str(), file.text.as_str());
     out.line(&sanitize(problem.render(Some(source)).trim_end()))
 }
 
@@ -231,7 +283,11 @@ fn compiled(files: &[File], out: Out) -> Result<Vec<Compiled<'_>>, Failure> {
         let code = one.problems.first().map_or("CONTRACT_SHAPE", |problem| problem.code.as_str());
         let count = one.problems.len();
         let first = one.problems.first().map(ToString::to_string).unwrap_or_default();
-        let message = format!("{} has {count} problems; the first one: {first}", one.file.name);
+        let name = &one.file.name;
+        let message = match count {
+            1 => format!("{name} has a problem: {first}"),
+            _ => format!("{name} has {count} problems; the first one: {first}"),
+        };
         let hint = "`windlass contracts check` shows all problems";
         return Err(Failure::error(message).with_code(code).with_hint(hint));
     }
@@ -285,8 +341,20 @@ fn print_simulations(args: &FilesArgs, explain: bool) -> Outcome {
     for file in &files {
         let Ok(Content::Scenario(scenario)) = &file.content else { continue };
         for one in &compiled {
-            let result = simulate(&one.artefact, scenario)
-                .map_err(|problem| Failure::error(problem.to_string()))?;
+            let problems = check_scenario(one.contract, scenario)?;
+            if out.is_text() {
+                for problem in &problems {
+                    show(out, file, problem)?;
+                }
+            }
+            let result = simulate(&one.artefact, scenario).map_err(|problem| {
+                let message = format!("{}: {}", file.name, problem.message);
+                let failure = Failure::error(message).with_code(problem.code.as_str());
+                failure.or_hint(problem.help)
+            })?;
+            if !problems.is_empty() {
+                exit = Exit::Error;
+            }
             if result.status == Status::Failed || result.stuck.is_some() {
                 exit = Exit::Error;
             }
@@ -294,6 +362,7 @@ fn print_simulations(args: &FilesArgs, explain: bool) -> Outcome {
                 print_one(out, &format!("{} with {}", file.name, one.name), &result, explain)?;
             }
             let mut row = json!({"scenario": file.name, "definition": one.name});
+            row["problems"] = json!(problems);
             row["result"] = json!(result);
             if !explain && let Some(fields) = row["result"].as_object_mut() {
                 fields.remove("steps");
@@ -307,6 +376,29 @@ fn print_simulations(args: &FilesArgs, explain: bool) -> Outcome {
     }
     out.list(&json!({"simulations": rows}), "simulations")?;
     Ok(exit)
+}
+
+/// Checks the values of a scenario against the schemas of the contract. The simulation goes on with a
+/// document that does not fit, so that its effect is seen.
+fn check_scenario(
+    contract: &LifecycleContract,
+    scenario: &Scenario,
+) -> Result<Vec<Diagnostic>, Failure> {
+    let broken = |problem: Diagnostic| Failure::error(problem.to_string());
+    let document = Validator::new(&contract.schemas.document).map_err(broken)?;
+    let mut found = document.check(&scenario.document).err().unwrap_or_default();
+    found = found.into_iter().map(|problem| problem.under("/document")).collect();
+    for (place, schema, value) in [
+        ("/actor", &contract.schemas.actor, &scenario.actor),
+        ("/org", &contract.schemas.org, &scenario.org),
+    ] {
+        if !value.is_null() {
+            let problems = Validator::new(schema).map_err(broken)?.check(value);
+            let problems = problems.err().unwrap_or_default();
+            found.extend(problems.into_iter().map(|problem| problem.under(place)));
+        }
+    }
+    Ok(found)
 }
 
 fn print_one(out: Out, name: &str, result: &Simulation, explain: bool) -> Result<(), Failure> {

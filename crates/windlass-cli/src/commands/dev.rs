@@ -4,11 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use windlass::Engine;
+use windlass::contracts::Contracts;
 use windlass::kernel::{RunId, WorkflowName};
+use windlass::{Engine, ErrorCode};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, ServeOptions};
 
+use super::contracts::serve as documents;
 use super::store::open_failure;
 use super::{parse_subject, relays, serve};
 use crate::args::{DevArgs, Format};
@@ -45,12 +47,20 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         .map_err(|error| open_failure(&store, error))?;
     samples::register(&engine, &llm)?;
     relays::register(&engine, &tables)?;
-    let auth = match subject {
-        Some(subject) => Auth::LoopbackAs(subject),
-        None => Auth::Loopback,
+    let contracts = documents::open(&engine, &tables).await?;
+    samples::documents::register(&contracts).await?;
+    let mut options = Options {
+        auth: Auth::LoopbackPerson(subject),
+        metrics_open: true,
+        dashboard: true,
+        ..Options::default()
     };
-    let options = Options { auth, metrics_open: true, dashboard: true, ..Options::default() };
-    banner(address, &store, &unused_order_id(&engine).await?, &llm)?;
+    options.routes.push(windlass_server::contracts::routes(&contracts));
+    let unused = Unused {
+        order: unused_order_id(&engine).await?,
+        invoice: unused_invoice_id(&contracts).await?,
+    };
+    banner(address, &store, &unused, &llm)?;
     let serving = ServeOptions { shutdown_timeout: DRAIN, ..ServeOptions::default() };
     let outcome = serve::until_stopped(&engine, options, listener, serving).await;
     telemetry.stop();
@@ -112,8 +122,27 @@ async fn unused_order_id(engine: &Engine) -> Result<String, Failure> {
     Ok(format!("order-{ORDERS_MAX}"))
 }
 
+async fn unused_invoice_id(contracts: &Contracts) -> Result<String, Failure> {
+    for n in 1..ORDERS_MAX {
+        let id = format!("i-{n}");
+        match contracts.document(samples::documents::TYPE, &id).await {
+            Ok(_) => {}
+            Err(error) if error.code() == ErrorCode::DocumentNotFound => return Ok(id),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(format!("i-{ORDERS_MAX}"))
+}
+
+/// Ids for the commands in the banner; earlier sessions may have used others.
+struct Unused {
+    order: String,
+    invoice: String,
+}
+
 // The printed commands work in any terminal, for any port and any location of this program.
-fn banner(address: SocketAddr, store: &str, order: &str, llm: &Llm) -> Result<(), Failure> {
+fn banner(address: SocketAddr, store: &str, unused: &Unused, llm: &Llm) -> Result<(), Failure> {
+    let Unused { order, invoice } = unused;
     let out = Out::new(Format::Text);
     let (kept, end) = match store {
         "memory:" => ("in memory, lost at exit".to_owned(), "Press Ctrl-C to stop."),
@@ -132,7 +161,11 @@ fn banner(address: SocketAddr, store: &str, order: &str, llm: &Llm) -> Result<()
         ("metrics", format!("http://{address}/metrics")),
         ("state", kept),
         ("llm", llm.describe()),
-        ("samples", "hello, order, flaky, fan-out, expense, parcel, ask".to_owned()),
+        (
+            "samples",
+            "hello, order, flaky, fan-out, expense, parcel, ask; documents of type invoice"
+                .to_owned(),
+        ),
     ] {
         out.line(&format!("  {} {value}", out.dim(&format!("{name:<8}"))))?;
     }
@@ -147,6 +180,12 @@ fn banner(address: SocketAddr, store: &str, order: &str, llm: &Llm) -> Result<()
         format!(
             "{windlass} runs send-event order/{order} --type approval --payload '{{\"approved\":true}}'{url}"
         ),
+        format!(
+            "{windlass} documents create invoice {invoice} '{}' --as rita{url}",
+            samples::documents::example(invoice)
+        ),
+        format!("{windlass} documents act invoice {invoice} submit --as rita{url}"),
+        format!("{windlass} approvals list --as fay{url}"),
     ] {
         out.line(&format!("  {}", out.bold(&command)))?;
     }

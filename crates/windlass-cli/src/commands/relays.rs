@@ -1,6 +1,7 @@
-//! Registers the relays and webhooks of the config file.
+//! Registers the relays, the webhooks and the mail server of the config file.
 
 use windlass::Engine;
+use windlass::mail::Mailer;
 use windlass::webhooks::{WebhookTerminalHook, Webhooks};
 
 use crate::exit::Failure;
@@ -9,8 +10,12 @@ use crate::settings::{RelaySettings, Tables};
 pub(super) fn register(engine: &Engine, tables: &Tables) -> Result<(), Failure> {
     let webhooks = Webhooks::new(engine, tables.webhooks.clone())?;
     // A process without secrets leaves delivery to processes that have them.
-    if !tables.webhooks.secrets.is_empty() || !tables.webhooks.namespaces.is_empty() {
+    if tables.has_webhooks() {
         webhooks.serve(engine)?;
+        webhooks.serve_contracts(engine)?;
+    }
+    if let Some(smtp) = &tables.smtp {
+        Mailer::new(smtp.clone())?.serve(engine)?;
     }
     for relay in &tables.relays {
         serve(engine, relay, &webhooks).map_err(|error| {

@@ -11,6 +11,8 @@ mod logs;
 mod wait;
 mod watch;
 
+pub(super) use self::ledger::{fetch_ledger, print_ledger, summary};
+pub(super) use self::watch::follow_stream;
 use super::Api;
 use crate::args::{RunRef, RunTarget, RunsCommand};
 use crate::client::Client;

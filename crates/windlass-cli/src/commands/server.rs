@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use windlass::kernel::{Actor, BoxFuture};
 use windlass::{Builder, Engine};
-use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied};
+use windlass_server::{Options, SettingView};
 
+use super::contracts::serve as documents;
 use super::store::open_failure;
 use super::{relays, serve};
 use crate::args::ServerArgs;
@@ -35,7 +36,12 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
         samples::register(&engine, llm)?;
     }
     relays::register(&engine, &settings.tables)?;
-    let options = options(&settings, &engine);
+    let contracts = documents::open(&engine, &settings.tables).await?;
+    if settings.samples {
+        samples::documents::register(&contracts).await?;
+    }
+    let mut options = options(&settings, &engine);
+    options.routes.push(windlass_server::contracts::routes(&contracts));
     let address = listener.local_addr()?;
     let shown = without_password(&settings.store);
     note(&format!("windlass {} serves the store {shown}", env!("CARGO_PKG_VERSION")));
@@ -63,7 +69,12 @@ fn options(settings: &Settings, engine: &Engine) -> Options {
         AuthSettings::Keys { .. } => Auth::Keys,
         AuthSettings::Jwt(jwt) => Auth::Credentials { keys: None, jwt: Some(jwt.clone()) },
     };
-    let mut options = Options { auth, ..settings.http.options() };
+    let shown = settings.all.iter().map(|setting| SettingView {
+        name: setting.name.to_owned(),
+        value: setting.display(),
+        from: setting.origin.to_string(),
+    });
+    let mut options = Options { auth, settings: shown.collect(), ..settings.http.options() };
     if let AuthSettings::Keys { admin_key: Some(key) } = &settings.auth {
         let namespace = engine.admin().options().namespace.clone();
         options.authorize = Some(Arc::new(AdminKey::new(key, Caller::everything(namespace))));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::kernel::{Namespace, WorkflowName};
+use windlass::mail::{SmtpOptions, SmtpTls};
 use windlass::outbound::{Cidr, Policy};
 use windlass::relays::{HttpRunner, HttpRunnerOptions};
 use windlass::webhooks::{DEFAULT_SECRETS, Secret, WebhookOptions};
@@ -41,10 +42,18 @@ impl RelaySettings {
 pub(crate) struct Tables {
     pub(crate) relays: Vec<RelaySettings>,
     pub(crate) webhooks: WebhookOptions,
+    pub(crate) smtp: Option<SmtpOptions>,
+}
+
+impl Tables {
+    /// Whether there are secrets that sign webhooks.
+    pub(crate) fn has_webhooks(&self) -> bool {
+        !self.webhooks.secrets.is_empty() || !self.webhooks.namespaces.is_empty()
+    }
 }
 
 /// The names of the tables.
-pub(super) const TABLES: [&str; 2] = ["relays", "webhooks"];
+pub(super) const TABLES: [&str; 3] = ["relays", "smtp", "webhooks"];
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(60);
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -76,6 +85,18 @@ struct WebhooksTable {
     allow: Vec<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SmtpTable {
+    host: String,
+    port: Option<u16>,
+    tls: Option<String>,
+    user: Option<String>,
+    password: Option<String>,
+    from: String,
+    timeout: Option<String>,
+}
+
 /// One or several secrets; the first is the newest.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a string or a list of strings")]
@@ -98,6 +119,8 @@ impl Tables {
             for table in tables {
                 self.add(relay(table, env)?)?;
             }
+        } else if name == "smtp" {
+            self.smtp = Some(smtp(value.try_into().map_err(invalid)?, env)?);
         } else {
             self.webhooks = webhooks(value.try_into().map_err(invalid)?, env)?;
         }
@@ -215,6 +238,37 @@ fn webhooks(
         secrets: known,
         namespaces,
         timeout: duration("timeout", table.timeout, defaults.timeout, &invalid)?,
+    })
+}
+
+fn smtp(table: SmtpTable, env: &dyn Fn(&str) -> Option<String>) -> Result<SmtpOptions, Failure> {
+    let invalid = |why: &str| Failure::usage(format!("[smtp]: {why}"));
+    let defaults = SmtpOptions::new(table.host, table.from);
+    let login = match (table.user, table.password) {
+        (None, None) => None,
+        (Some(user), Some(password)) => {
+            let password = match password.strip_prefix("env:") {
+                None => password,
+                Some(name) => env(name)
+                    .ok_or_else(|| invalid(&format!("the environment has no variable {name}")))?,
+            };
+            Some((user, password))
+        }
+        _ => return Err(invalid("set both user and password, or neither")),
+    };
+    Ok(SmtpOptions {
+        port: table.port,
+        tls: match table.tls.as_deref() {
+            None | Some("starttls") => SmtpTls::StartTls,
+            Some("implicit") => SmtpTls::Implicit,
+            Some("off") => SmtpTls::Off,
+            Some(other) => {
+                return Err(invalid(&format!("tls is {other:?}; use starttls, implicit or off")));
+            }
+        },
+        login,
+        timeout: duration("timeout", table.timeout, defaults.timeout, &invalid)?,
+        ..defaults
     })
 }
 

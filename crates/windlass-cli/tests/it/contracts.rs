@@ -196,6 +196,7 @@ fn scenarios_show_the_path_and_who_is_asked() {
     let failed = files.run("simulate", &["invoice.json", "acme.json", "broken.json"], &[]);
     let failed = failed.expect(1);
     assert!(failed.stdout.contains("[WORKFLOW_EVALUATION]"), "{failed:?}");
+    assert!(failed.stdout.contains("error[DOCUMENT_INVALID]"), "{failed:?}");
     files.run("simulate", &["invoice.json", "acme.json"], &[]).expect(2);
 }
 
@@ -250,4 +251,78 @@ fn a_simulation_that_cannot_go_on_is_an_error() {
     files.write("alone.json", &alone);
     let found = files.run("simulate", &["invoice.json", "acme.json", "alone.json"], &[]).expect(1);
     assert!(found.stdout.contains("stuck: usr:submitted_to_approved:manager waits for ever"));
+}
+
+/// A typing error in a scenario is not a decision that everybody approves.
+#[test]
+fn a_scenario_must_name_nodes_and_fit_the_schema() {
+    let files = Files::new();
+    let mut typo = scenario(90_000, "new");
+    typo["verdicts"] = json!({"manager": "rejected"});
+    files.write("typo.json", &typo);
+    let found = files.run("simulate", &["invoice.json", "acme.json", "typo.json"], &[]).expect(1);
+    assert!(found.stderr.contains("has no node \"manager\" of the type approval"), "{found:?}");
+    assert!(found.stderr.contains("usr:submitted_to_approved:manager"), "{found:?}");
+
+    let mut text = scenario(90_000, "new");
+    text["document"]["total"] = "90000".into();
+    files.write("text.json", &text);
+    let names = ["invoice.json", "acme.json", "text.json"];
+    let found = files.run("simulate", &names, &["-o", "json"]).expect(1);
+    let found: Value = serde_json::from_str(&found.stdout).unwrap();
+    let problem = &found["simulations"][0]["problems"][0];
+    assert_eq!(problem["pointer"], "/document/total", "{found}");
+}
+
+/// The place of a problem is that in the file of the user, also if the file is a template.
+#[test]
+fn problems_of_a_template_have_their_line_in_the_file() {
+    let files = Files::new();
+    let templates = windlass_contracts::templates::all();
+    let mut template = json!(templates.iter().find(|one| one.name == "fast_track").unwrap());
+    let patch = &mut template["definition"]["slots"]["submitted_to_approved"];
+    patch["nodes"][0]["id"] = "sys:gate:approve".into();
+    let text = serde_json::to_string_pretty(&template).unwrap();
+    std::fs::write(files.path("template.json"), &text).unwrap();
+    let line = text.lines().position(|line| line.contains("\"id\": \"sys:gate:approve\"")).unwrap();
+    let found = files.run("check", &["template.json"], &[]).expect(1);
+    assert!(found.stdout.contains(&format!("template.json:{}:", line + 1)), "{}", found.stdout);
+    let found = files.run("check", &["template.json"], &["-o", "json"]).expect(1);
+    let found: Value = serde_json::from_str(&found.stdout).unwrap();
+    let pointer = found["files"][1]["problems"][0]["pointer"].as_str().unwrap();
+    assert!(pointer.starts_with("/definition/slots/"), "{pointer}");
+
+    // A typing error in a key has its line too.
+    let text = text.replace("sys:gate:approve", "usr:submitted_to_approved:x");
+    let text = text.replace("\"baseRef\"", "\"baseref\"");
+    std::fs::write(files.path("template.json"), &text).unwrap();
+    let line = text.lines().position(|line| line.contains("baseref")).unwrap();
+    let found = files.run("check", &["template.json"], &[]).expect(1);
+    assert!(found.stdout.contains(&format!("template.json:{}:", line + 1)), "{}", found.stdout);
+}
+
+#[test]
+fn broken_defaults_are_found_although_a_definition_replaces_them() {
+    let files = Files::new();
+    let mut contract: Value =
+        serde_json::from_str(&std::fs::read_to_string(files.path("invoice.json")).unwrap())
+            .unwrap();
+    contract["defaults"]["submitted_to_approved"] = json!({});
+    files.write("invoice.json", &contract);
+    let found = files.run("check", &["invoice.json", "acme.json"], &["-o", "json"]).expect(1);
+    let found: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(found["files"][0]["problems"][0]["code"], "OBLIGATION_BROKEN", "{found}");
+    assert_eq!(found["files"][1]["ok"], true, "{found}");
+    files.run("compile", &["invoice.json", "acme.json"], &[]).expect(0);
+}
+
+#[test]
+fn a_definition_uses_the_contract_of_its_version() {
+    let files = Files::new();
+    let mut newer: Value =
+        serde_json::from_str(&std::fs::read_to_string(files.path("invoice.json")).unwrap())
+            .unwrap();
+    newer["version"] = 2.into();
+    files.write("newer.json", &newer);
+    files.run("check", &["newer.json", "invoice.json", "acme.json"], &[]).expect(0);
 }

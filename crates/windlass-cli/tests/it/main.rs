@@ -3,8 +3,10 @@
 #![allow(clippy::disallowed_methods, reason = "the tests run real processes")]
 
 mod admin;
+mod agents;
 mod contracts;
 mod dev;
+mod documents;
 mod errors;
 mod events;
 mod fake_server;

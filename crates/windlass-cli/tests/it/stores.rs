@@ -158,7 +158,7 @@ fn info_doctor_verify_and_migrate() {
     );
     for command in reading {
         let output = run_cli(&[command, "--store", &database.url]).expect(1);
-        assert!(output.stderr.contains("is at version 4; this build needs 5"), "{output:?}");
+        assert!(output.stderr.contains("is at version 6; this build needs 7"), "{output:?}");
         assert!(
             output.stderr.contains("STORE_OLDER") && output.stderr.contains("windlass migrate")
         );

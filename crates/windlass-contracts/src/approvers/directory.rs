@@ -25,6 +25,9 @@ pub struct Person {
     /// The roles of the person.
     #[serde(default)]
     pub roles: BTreeSet<String>,
+    /// The address for electronic mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
     /// The id of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
@@ -42,7 +45,7 @@ fn yes() -> bool {
 
 impl Default for Person {
     fn default() -> Self {
-        Self { roles: BTreeSet::new(), manager: None, available: true, active: true }
+        Self { roles: BTreeSet::new(), email: None, manager: None, available: true, active: true }
     }
 }
 

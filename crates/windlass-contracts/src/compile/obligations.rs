@@ -27,13 +27,14 @@ pub(super) fn check(
                 slot.attached.slot.entry == edge.source && slot.attached.slot.exit == gate
             });
             let (credit, path) = match slot {
-                Some(slot) => worst_path(&slot.attached, obligation),
+                Some(slot) => worst_path(contract, &slot.attached, obligation),
                 None => (0, vec![edge.source.clone(), gate.clone()]),
             };
             if credit < needed(obligation) {
                 let origin = slot.map_or(Origin::Contract, |slot| slot.origin);
                 let at = slot.map_or_else(|| "/obligations".to_owned(), |slot| slot.at.clone());
-                let problems = vec![problem(obligation, credit, path, at)];
+                let change = slot.and_then(|slot| last_change(contract, &slot.attached, &path));
+                let problems = vec![problem(obligation, credit, path, at, change)];
                 return Err(Error { origin, problems });
             }
         }
@@ -55,22 +56,60 @@ fn needed(obligation: &Obligation) -> u32 {
     }
 }
 
-fn problem(obligation: &Obligation, credit: u32, path: Vec<String>, at: String) -> Diagnostic {
+/// The last action on a path that changes the document. What counts before it is about content that
+/// the document no longer has.
+fn last_change<'a>(
+    contract: &LifecycleContract,
+    attached: &Attached<'a>,
+    path: &[String],
+) -> Option<&'a str> {
+    let changes = |id: &&String| {
+        attached
+            .patch
+            .nodes
+            .iter()
+            .find(|node| node.id == **id && changes_document(contract, &node.config))
+    };
+    path.iter().rev().find_map(|id| changes(&id)).map(|node| node.id.as_str())
+}
+
+fn changes_document(contract: &LifecycleContract, config: &NodeConfig) -> bool {
+    matches!(config, NodeConfig::Action(action)
+        if contract.document_actions.contains(&action.mutation.action_type))
+}
+
+fn problem(
+    obligation: &Obligation,
+    credit: u32,
+    path: Vec<String>,
+    at: String,
+    change: Option<&str>,
+) -> Diagnostic {
+    let approvals = |count: u32| match count {
+        1 => "1 approval".to_owned(),
+        count => format!("{count} approvals"),
+    };
     let needs = match &obligation.needs {
-        Need::Approvals { count, role: None } => format!("{count} approvals"),
-        Need::Approvals { count, role: Some(role) } => format!("{count} approvals by {role:?}"),
+        Need::Approvals { count, role: None } => approvals(*count),
+        Need::Approvals { count, role: Some(role) } => {
+            format!("{} by {role:?}", approvals(*count))
+        }
         Need::Action { action_type } => format!("the action {action_type:?}"),
     };
     let message = format!(
         "the obligation {:?} needs {needs} before the gate {:?}, and this path has {credit}",
         obligation.id, obligation.gate
     );
+    let after = change
+        .map(|node| format!(" after {node}, which changes the document; nothing before it counts"));
+    let after = after.unwrap_or_default();
     let help = match &obligation.unless {
         Some(waiver) => format!(
-            "add the missing nodes to the path, or let it pass the rule {:?} with the outcome {:?}",
+            "let the path pass the rule {:?} with the outcome {:?}, or add the missing nodes to \
+             it{after}",
             waiver.rule, waiver.outcome
         ),
-        None => "add the missing nodes to the path".to_owned(),
+        None => format!("add the missing nodes to the path{after}"),
     };
     Diagnostic::new(OBLIGATION_BROKEN, message).at(at).path(path).help(help)
 }
@@ -79,7 +118,12 @@ fn problem(obligation: &Obligation, credit: u32, path: Vec<String>, at: String) 
 ///
 /// Values are relative to the branch that a node is in. An ALL join adds the least credit of each
 /// branch to that of the split, because a run passes all of them; an ANY join adds the least of all.
-fn worst_path(attached: &Attached<'_>, obligation: &Obligation) -> (u32, Vec<String>) {
+/// An action that changes the document takes all credit away. It never stands in a branch.
+fn worst_path(
+    contract: &LifecycleContract,
+    attached: &Attached<'_>,
+    obligation: &Obligation,
+) -> (u32, Vec<String>) {
     let slot = attached.slot;
     let (begin, end) = (ids::slot_in(&slot.slot_id), ids::slot_out(&slot.slot_id));
     let configs: BTreeMap<&str, &NodeConfig> =
@@ -95,9 +139,10 @@ fn worst_path(attached: &Attached<'_>, obligation: &Obligation) -> (u32, Vec<Str
     for &node in &order {
         let mut least: BTreeMap<Option<usize>, (u32, usize)> = BTreeMap::new();
         for &(from, edge) in graph.incoming(node) {
-            let is_split =
-                matches!(configs.get(graph.id(from)), Some(NodeConfig::ParallelSplit(_)));
-            let start = if is_split { 0 } else { value[&from] };
+            let starts_anew = configs.get(graph.id(from)).is_some_and(|config| {
+                matches!(config, NodeConfig::ParallelSplit(_)) || changes_document(contract, config)
+            });
+            let start = if starts_anew { 0 } else { value[&from] };
             let credit = start.saturating_add(credit(&configs, &attached.edges[edge], obligation));
             let branch = attached.regions.branch_of_edge[edge];
             let entry = least.entry(branch).or_insert((credit, from));

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 
 use super::Graph;
 
+/// The most parallel regions inside each other. The key of a step names all branches that its token is
+/// in, and a key of the store has at most 256 characters.
+pub(crate) const REGION_DEPTH_MAX: usize = 6;
+
 /// The parallel regions of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regions {
@@ -27,12 +31,15 @@ pub(crate) enum RegionError {
     TwoJoins { split: String, first: String, second: String },
     /// A split with fewer than two branches.
     OneBranch { split: String },
+    /// A split inside too many others.
+    TooDeep { split: String },
 }
 
 /// A branch of a split. Branches form a tree, because regions nest.
 struct Branch {
     split: usize,
     parent: Option<usize>,
+    depth: usize,
 }
 
 /// Pairs splits and joins in the nodes of `order`, a topological order of an acyclic graph.
@@ -78,10 +85,14 @@ pub(crate) fn find_regions(
         if let (true, Some(open)) = (graph.out[node].is_empty(), branch) {
             return Err(RegionError::SplitWithoutJoin { split: name(branches[open].split) });
         }
+        let depth = branch.map_or(0, |outer| branches[outer].depth) + 1;
+        if split && depth > REGION_DEPTH_MAX {
+            return Err(RegionError::TooDeep { split: name(node) });
+        }
         for &(_, edge) in &graph.out[node] {
             of_edge[edge] = branch;
             if split {
-                branches.push(Branch { split: node, parent: branch });
+                branches.push(Branch { split: node, parent: branch, depth });
                 of_edge[edge] = Some(branches.len() - 1);
             }
         }

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr as _;
+use std::time::Duration;
 
+use jiff::{Timestamp, tz::TimeZone};
 use windlass_kernel::parse_duration;
+use windlass_kernel::subject::{ROLE_BYTES_MAX, SUBJECT_ID_BYTES_MAX};
 
 use crate::approvers::ASKED_MAX;
 use crate::codes::NODE_CONFIG;
@@ -20,6 +23,8 @@ const EVENT_KEY_BYTES_MAX: usize = 200;
 const URL_BYTES_MAX: usize = 2_000;
 const LABEL_CHARS_MAX: usize = 200;
 const LIST_MAX: usize = 100;
+/// The longest wait: 100 years. Any time after it must stay a time.
+const DURATION_MAX: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
 pub(super) fn check(language: &Language, node: &Node, at: &str, found: &mut Vec<Diagnostic>) {
     let mut check = Check { language, at: format!("{at}/config"), found };
@@ -56,18 +61,12 @@ pub(super) fn check(language: &Language, node: &Node, at: &str, found: &mut Vec<
                 check.wrong("/writes", "the script writes nothing".to_owned(), "remove the node");
             }
         }
-        NodeConfig::Rule(rule) => {
-            check.rule(&rule.rule, "/rule");
-            if language.has_rule(&rule.rule) && language.outcomes(&rule.rule).is_empty() {
-                let message =
-                    format!("the decision table {:?} has no text output `outcome`", rule.rule);
-                check.wrong("/rule", message, "add the output, or use another table");
-            }
-        }
+        NodeConfig::Rule(rule) => check.rule(&rule.rule, "/rule"),
         _ => {}
     }
 }
 
+/// The sum of weights; it cannot overflow, because the size of a definition is limited.
 fn sum(weights: &BTreeMap<String, u32>) -> u64 {
     weights.values().copied().map(u64::from).sum()
 }
@@ -85,16 +84,29 @@ impl Check<'_> {
     }
 
     fn duration(&mut self, text: &str, field: &str) {
-        if let Err(error) = parse_duration(text) {
-            self.wrong(field, error.to_string(), "write a duration such as \"24 hours\"");
+        match parse_duration(text) {
+            Err(error) => {
+                self.wrong(field, error.to_string(), "write a duration such as \"24 hours\"");
+            }
+            Ok(duration) if duration > DURATION_MAX => {
+                let message = format!("{text:?} is longer than 100 years");
+                self.wrong(field, message, "write a shorter duration");
+            }
+            Ok(_) => {}
         }
     }
 
     fn rule(&mut self, name: &str, field: &str) {
         if !self.language.has_rule(name) {
             let known = self.language.rule_names();
-            let message = format!("there is no decision table {name:?}");
-            self.wrong(field, message, &format!("use one of: {known}"));
+            let help = match known.is_empty() {
+                true => "add it to `rules` of the definition".to_owned(),
+                false => format!("use one of: {known}"),
+            };
+            self.wrong(field, format!("there is no decision table {name:?}"), &help);
+        } else if self.language.outcomes(name).is_empty() {
+            let message = format!("the decision table {name:?} has no text output `outcome`");
+            self.wrong(field, message, "add the output, or use another table");
         }
     }
 
@@ -169,6 +181,10 @@ impl Check<'_> {
                     format!("all weights together are {}, and {needed} are needed", sum(weights));
                 self.wrong("/quorum", message, "lower `needed`, or raise the weights");
             }
+            Quorum::Weighted { weights, .. } if weights.len() > LIST_MAX => {
+                let message = format!("{} weights, the limit is {LIST_MAX}", weights.len());
+                self.wrong("/quorum/weights", message, "name fewer people, or use a role");
+            }
             Quorum::Count { count } if self.fewer_than(approval, *count) => {
                 let message = format!("{count} people must approve, and fewer are asked");
                 self.wrong("/quorum/count", message, "lower the count, or name more people");
@@ -200,23 +216,36 @@ impl Check<'_> {
         }
     }
 
+    /// Checks the name of a role as the kernel does; another one would match nobody.
+    fn role(&mut self, role: &str, field: &str) {
+        let wrong = |c: char| c.is_control() || c.is_whitespace() || c == ',';
+        if role.is_empty() || role.len() > ROLE_BYTES_MAX || role.contains(wrong) {
+            let help = format!("write 1 to {ROLE_BYTES_MAX} bytes without spaces and commas");
+            self.wrong(field, format!("{role:?} is not the name of a role"), &help);
+        }
+    }
+
+    fn people(&mut self, users: &[String], field: &str) {
+        if users.is_empty() || users.len() > LIST_MAX {
+            let message = format!("{} people are named, the limit is 1 to {LIST_MAX}", users.len());
+            return self.wrong(field, message, "name the people, or use a role");
+        }
+        for (index, user) in users.iter().enumerate() {
+            if user.is_empty()
+                || user.len() > SUBJECT_ID_BYTES_MAX
+                || user.contains(char::is_control)
+            {
+                let help = format!("write 1 to {SUBJECT_ID_BYTES_MAX} printable bytes");
+                let message = format!("{user:?} is not the id of a person");
+                self.wrong(&format!("{field}/{index}"), message, &help);
+            }
+        }
+    }
+
     fn approvers(&mut self, approvers: &ApproverSpec, field: &str) {
         match approvers {
-            ApproverSpec::Direct { users } => {
-                if users.is_empty() || users.len() > LIST_MAX {
-                    let message =
-                        format!("{} people are named, the limit is 1 to {LIST_MAX}", users.len());
-                    self.wrong(
-                        &format!("{field}/users"),
-                        message,
-                        "name the people, or use a role",
-                    );
-                }
-            }
-            ApproverSpec::Role { role, .. } if role.is_empty() => {
-                self.wrong(&format!("{field}/role"), "the role is empty".to_owned(), "name a role");
-            }
-            ApproverSpec::Role { .. } => {}
+            ApproverSpec::Direct { users } => self.people(users, &format!("{field}/users")),
+            ApproverSpec::Role { role, .. } => self.role(role, &format!("{field}/role")),
             ApproverSpec::OrgChart { of, levels } => {
                 if !(1..=10).contains(levels) {
                     let message = format!("{levels} levels are not between 1 and 10");
@@ -253,12 +282,20 @@ impl Check<'_> {
                 let place = format!("{}/until", self.at);
                 self.found.extend(self.language.check_time(expression, &place));
             }
-            TimerConfig::Cron(cron) => {
-                if let Err(error) = croner::Cron::from_str(cron) {
+            TimerConfig::Cron(cron) => match croner::Cron::from_str(cron) {
+                Err(error) => {
                     let message = format!("{cron:?} is not a cron expression: {error}");
                     self.wrong("/cron", message, "write five fields, such as \"0 0 1 * *\"");
                 }
-            }
+                // Any time will do as the begin: the calendar repeats.
+                Ok(cron) => {
+                    let begin = Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
+                    if cron.find_next_occurrence(&begin, false).is_err() {
+                        let message = format!("{:?} never comes", cron.as_str());
+                        self.wrong("/cron", message, "check the day and the month");
+                    }
+                }
+            },
         }
     }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    COLUMNS_MAX, DecisionTable, HitPolicy, InputType, Output, OutputType, REGIONS_MAX, ROWS_MAX,
-    RULE_GAP, RULE_INVALID, RULE_OVERLAP, RULE_ROW_UNREACHABLE, RULE_TOO_COMPLEX, RULE_TOO_LARGE,
+    COLUMNS_MAX, DecisionTable, HitPolicy, InputType, Output, OutputType, ROWS_MAX, RULE_GAP,
+    RULE_INVALID, RULE_OVERLAP, RULE_ROW_UNREACHABLE, RULE_TOO_COMPLEX, RULE_TOO_LARGE, STEPS_MAX,
     TEXT_CHARACTERS_MAX, VALUES_MAX,
     domain::{Set, domain, kind_name, set},
 };
@@ -19,7 +19,52 @@ use crate::{
 /// One set for each input: the product of them is a region of the input space.
 type Region = Vec<Set>;
 
-pub(super) fn check(table: &DecisionTable, schemas: &Schemas) -> Result<(), Diagnostic> {
+/// The comparisons that the check of several tables may need together.
+#[derive(Debug)]
+pub(crate) struct Budget(usize);
+
+impl Budget {
+    pub(crate) fn new() -> Self {
+        Self(STEPS_MAX)
+    }
+
+    /// Takes the work of comparing two sets.
+    fn compare(&mut self, left: &Set, right: &Set) -> Result<(), Diagnostic> {
+        self.spend(left.size() + right.size())
+    }
+
+    /// Takes the work of copying a region. Copies count more, because they also need memory.
+    fn copy(&mut self, region: &Region) -> Result<(), Diagnostic> {
+        self.spend(8 * region.iter().map(Set::size).sum::<usize>())
+    }
+
+    fn spend(&mut self, steps: usize) -> Result<(), Diagnostic> {
+        self.0 = self.0.checked_sub(steps).ok_or_else(|| {
+            let text = format!("the check of the tables needs more than {STEPS_MAX} comparisons");
+            Diagnostic::new(RULE_TOO_COMPLEX, text)
+                .at("/rows")
+                .help("split the table, or use fewer inputs and shorter lists of values")
+        })?;
+        Ok(())
+    }
+
+    /// Whether two regions have a common input.
+    fn meet(&mut self, left: &Region, right: &Region) -> Result<bool, Diagnostic> {
+        for (a, b) in left.iter().zip(right) {
+            self.compare(a, b)?;
+            if a.is_disjoint(b) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn check(
+    table: &DecisionTable,
+    schemas: &Schemas,
+    budget: &mut Budget,
+) -> Result<(), Diagnostic> {
     check_sizes(table)?;
     check_names(table)?;
     let space = space(table, schemas)?;
@@ -30,12 +75,11 @@ pub(super) fn check(table: &DecisionTable, schemas: &Schemas) -> Result<(), Diag
             return Err(unreachable_row(table, index, "its conditions exclude every input"));
         }
     }
-    let mut budget = REGIONS_MAX;
     match table.hit_policy {
-        HitPolicy::Unique => check_overlaps(table, &rows)?,
+        HitPolicy::Unique => check_overlaps(table, &rows, budget)?,
         HitPolicy::First => {
             for (index, row) in rows.iter().enumerate() {
-                if uncovered(row.clone(), &rows[..index], &mut budget)?.is_none() {
+                if uncovered(row.clone(), &rows[..index], budget)?.is_none() {
                     return Err(unreachable_row(table, index, "earlier rows match all its inputs"));
                 }
             }
@@ -44,7 +88,7 @@ pub(super) fn check(table: &DecisionTable, schemas: &Schemas) -> Result<(), Diag
     if table.otherwise.is_some() {
         return Ok(());
     }
-    match uncovered(space, &rows, &mut budget)? {
+    match uncovered(space, &rows, budget)? {
         None => Ok(()),
         Some(gap) => {
             Err(Diagnostic::new(RULE_GAP, format!("no row decides for {}", example(table, &gap)))
@@ -227,11 +271,15 @@ fn unreachable_row(table: &DecisionTable, index: usize, reason: &str) -> Diagnos
         .help("remove the row, or move it up")
 }
 
-fn check_overlaps(table: &DecisionTable, rows: &[Region]) -> Result<(), Diagnostic> {
+fn check_overlaps(
+    table: &DecisionTable,
+    rows: &[Region],
+    budget: &mut Budget,
+) -> Result<(), Diagnostic> {
     for (index, row) in rows.iter().enumerate() {
         for (earlier, other) in rows[..index].iter().enumerate() {
-            let both: Region = row.iter().zip(other).map(|(a, b)| a.intersect(b)).collect();
-            if !both.iter().any(Set::is_empty) {
+            if budget.meet(row, other)? {
+                let both: Region = row.iter().zip(other).map(|(a, b)| a.intersect(b)).collect();
                 let text = format!(
                     "the rows {:?} and {:?} both decide for {}",
                     table.rows[earlier].id,
@@ -250,34 +298,33 @@ fn check_overlaps(table: &DecisionTable, rows: &[Region]) -> Result<(), Diagnost
 /// Finds a part of a region that no row covers.
 ///
 /// A row cuts a region into at most one part for each input. Parts that no row meets are the
-/// answer; the number of parts that the search visits is limited.
+/// answer; the work of the search is limited.
 fn uncovered(
     region: Region,
     rows: &[Region],
-    budget: &mut usize,
+    budget: &mut Budget,
 ) -> Result<Option<Region>, Diagnostic> {
     let mut open = vec![(region, 0)];
-    while let Some((region, from)) = open.pop() {
-        *budget = budget.checked_sub(1).ok_or_else(|| {
-            let text = format!("the check of the table visits more than {REGIONS_MAX} regions");
-            Diagnostic::new(RULE_TOO_COMPLEX, text)
-                .at("/rows")
-                .help("split the table, or use fewer inputs")
-        })?;
-        let meets = |row: &Region| !row.iter().zip(&region).any(|(a, b)| a.intersect(b).is_empty());
-        let Some(next) = (from..rows.len()).find(|index| meets(&rows[*index])) else {
-            return Ok(Some(region));
-        };
-        let mut inside = region.clone();
-        for (index, cut) in rows[next].iter().enumerate() {
-            let outside = inside[index].subtract(cut);
-            if !outside.is_empty() {
-                let mut part = inside.clone();
-                part[index] = outside;
-                open.push((part, next + 1));
+    'regions: while let Some((region, from)) = open.pop() {
+        for (next, row) in rows.iter().enumerate().skip(from) {
+            if !budget.meet(row, &region)? {
+                continue;
             }
-            inside[index] = inside[index].intersect(cut);
+            let mut inside = region;
+            for (index, cut) in row.iter().enumerate() {
+                budget.compare(&inside[index], cut)?;
+                let outside = inside[index].subtract(cut);
+                if !outside.is_empty() {
+                    budget.copy(&inside)?;
+                    let mut part = inside.clone();
+                    part[index] = outside;
+                    open.push((part, next + 1));
+                }
+                inside[index] = inside[index].intersect(cut);
+            }
+            continue 'regions;
         }
+        return Ok(Some(region));
     }
     Ok(None)
 }

@@ -47,15 +47,10 @@ impl Present {
         match (self, other) {
             (Self::Numbers(left), Self::Numbers(right)) => {
                 let mut found: Vec<(i128, i128)> = Vec::new();
-                for (from, to) in left {
-                    for (other_from, other_to) in right {
-                        let range = (*from.max(other_from), *to.min(other_to));
-                        if range.0 <= range.1 {
-                            found.push(range);
-                        }
-                    }
-                }
-                found.sort_unstable();
+                common(left, right, |range| {
+                    found.push(range);
+                    true
+                });
                 Self::Numbers(found)
             }
             (Self::Texts(left), Self::Texts(right)) => keep(left, &|text| right.contains(text)),
@@ -67,6 +62,27 @@ impl Present {
             }
             // Sets of one input have one type.
             _ => Self::Numbers(Vec::new()),
+        }
+    }
+
+    /// Whether two sets have no common value. Unlike the intersection it allocates nothing.
+    fn is_disjoint(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Numbers(left), Self::Numbers(right)) => {
+                let mut disjoint = true;
+                common(left, right, |_| {
+                    disjoint = false;
+                    false
+                });
+                disjoint
+            }
+            (Self::Texts(left), Self::Texts(right)) => left.is_disjoint(right),
+            (Self::Texts(texts), Self::AllBut(not)) | (Self::AllBut(not), Self::Texts(texts)) => {
+                texts.is_subset(not)
+            }
+            (Self::AllBut(_), Self::AllBut(_)) => false,
+            // Sets of one input have one type.
+            _ => true,
         }
     }
 
@@ -92,9 +108,38 @@ impl Present {
     }
 }
 
+/// Walks the ranges that two sorted lists have in common, until `visit` returns false.
+fn common(
+    left: &[(i128, i128)],
+    right: &[(i128, i128)],
+    mut visit: impl FnMut((i128, i128)) -> bool,
+) {
+    let (mut at, mut other) = (0, 0);
+    while let (Some(a), Some(b)) = (left.get(at), right.get(other)) {
+        let range = (a.0.max(b.0), a.1.min(b.1));
+        if range.0 <= range.1 && !visit(range) {
+            return;
+        }
+        if a.1 < b.1 { at += 1 } else { other += 1 }
+    }
+}
+
 impl Set {
     pub(super) fn is_empty(&self) -> bool {
         !self.absent && self.present.is_empty()
+    }
+
+    /// Whether two sets have no common value.
+    pub(super) fn is_disjoint(&self, other: &Self) -> bool {
+        !(self.absent && other.absent) && self.present.is_disjoint(&other.present)
+    }
+
+    /// The work of comparing the set: its ranges, or its texts, which are larger, and one for itself.
+    pub(super) fn size(&self) -> usize {
+        match &self.present {
+            Present::Numbers(ranges) => ranges.len() + 1,
+            Present::Texts(texts) | Present::AllBut(texts) => 4 * texts.len() + 1,
+        }
     }
 
     pub(super) fn intersect(&self, other: &Self) -> Self {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_kernel::{canonical, digest::Sha256Digest};
 
-use super::{RULE_INVALID, analyse, decide, decide::Decision};
+use super::{Budget, RULE_INVALID, analyse, decide, decide::Decision};
 use crate::{
     diagnostic::Diagnostic,
     dsl::{Schemas, Scope},
@@ -159,7 +159,16 @@ impl DecisionTable {
     /// # Errors
     /// Fails with the first problem. A gap or an overlap comes with an example.
     pub fn check(&self, schemas: &Schemas) -> Result<(), Diagnostic> {
-        analyse::check(self, schemas)
+        self.check_within(schemas, &mut Budget::new())
+    }
+
+    /// Checks as [`Self::check`], with the comparisons that other tables have left.
+    pub(crate) fn check_within(
+        &self,
+        schemas: &Schemas,
+        budget: &mut Budget,
+    ) -> Result<(), Diagnostic> {
+        analyse::check(self, schemas, budget)
     }
 
     /// Finds the row for a document.

@@ -130,6 +130,7 @@ impl<'a> Machine<'a> {
         self.leave(&reason, Some(slot), |open| open.seq != seq);
         self.state.cycle += 1;
         self.state.open.clear();
+        self.queue.clear();
         self.root_to(edge.target.clone());
     }
 
@@ -238,6 +239,7 @@ impl<'a> Machine<'a> {
         }
         self.leave(labels::CANCEL, None, |_| true);
         self.state.open.clear();
+        self.queue.clear();
         self.root_to(id);
     }
 
@@ -299,10 +301,10 @@ impl<'a> Machine<'a> {
         self.void(loses);
     }
 
-    /// Marks the approvals and the rules of losing branches, so that no gate counts them.
+    /// Marks the approvals, rules and actions of losing branches, so that no gate counts them.
     fn void(&mut self, which: impl Fn(&StepRow) -> bool) {
         let is_counted = |row: &StepRow| {
-            matches!(row.node_type, NodeType::Approval | NodeType::Rule)
+            matches!(row.node_type, NodeType::Approval | NodeType::Rule | NodeType::Action)
                 && row.status == StepStatus::Completed
         };
         let rows: Vec<StepRow> =

@@ -100,6 +100,7 @@ impl Machine<'_> {
     fn counted(&self, gate: &str) -> Vec<StepRow> {
         let rows = self.state.open.values().filter(|row| {
             row.node_type == NodeType::Approval
+                && row.status == StepStatus::Completed
                 && row.applied == Some(false)
                 && row.version >= self.facts.material_version
                 && self.gate_of(row).as_deref() == Some(gate)
@@ -132,30 +133,51 @@ impl Machine<'_> {
         self.single(row);
     }
 
-    /// The first obligation of a gate that the approvals of this cycle do not meet.
+    /// The first obligation of a gate that this cycle does not meet.
     fn missing(&self, gate: &str, fresh: &[StepRow]) -> Option<String> {
-        let artefact = self.artefact;
-        let found =
-            artefact.obligations.iter().filter(|one| ids::gate(&one.gate) == gate).find(|one| {
-                let Need::Approvals { count, role } = &one.needs else { return false };
-                let waived = one.unless.as_ref().is_some_and(|waiver| {
-                    self.state.open.values().any(|row| {
-                        row.node_type == NodeType::Rule
-                            && row.status == StepStatus::Completed
-                            && row.version >= self.facts.material_version
-                            && row.outcome.as_ref() == Some(&waiver.outcome)
-                            && is_rule(artefact, &row.node, &waiver.rule)
-                            && self.gate_of(row).as_deref() == Some(gate)
-                    })
-                });
+        let mut here = self.artefact.obligations.iter().filter(|one| ids::gate(&one.gate) == gate);
+        here.find(|one| !self.is_waived(one, gate) && !self.is_met(one, gate, fresh))
+            .map(|one| one.id.clone())
+    }
+
+    fn is_waived(&self, obligation: &Obligation, gate: &str) -> bool {
+        let Some(waiver) = &obligation.unless else { return false };
+        self.state.open.values().any(|row| {
+            row.node_type == NodeType::Rule
+                && row.status == StepStatus::Completed
+                && row.version >= self.facts.material_version
+                && row.outcome.as_ref() == Some(&waiver.outcome)
+                && is_rule(self.artefact, &row.node, &waiver.rule)
+                && self.gate_of(row).as_deref() == Some(gate)
+        })
+    }
+
+    fn is_met(&self, obligation: &Obligation, gate: &str, fresh: &[StepRow]) -> bool {
+        match &obligation.needs {
+            Need::Approvals { count, role } => {
                 let fits = |row: &&StepRow| {
-                    role.as_ref().is_none_or(|role| is_role(artefact, &row.node, role))
+                    role.as_ref().is_none_or(|role| is_role(self.artefact, &row.node, role))
                 };
                 let people: BTreeSet<&str> =
                     fresh.iter().filter(fits).flat_map(approvers).collect();
-                !waived && people.len() < *count as usize
-            });
-        found.map(|one| one.id.clone())
+                people.len() >= *count as usize
+            }
+            Need::Action { action_type } => {
+                // An action that changes the document raises the version itself. The compiler
+                // refuses a later change by the run, so only a change by others is left.
+                let since = match self.artefact.document_actions.contains(action_type) {
+                    true => self.facts.drift_version,
+                    false => self.facts.material_version,
+                };
+                self.state.open.values().any(|row| {
+                    row.node_type == NodeType::Action
+                        && row.status == StepStatus::Completed
+                        && row.version >= since
+                        && is_action(self.artefact, &row.node, action_type)
+                        && self.gate_of(row).as_deref() == Some(gate)
+                })
+            }
+        }
     }
 }
 
@@ -173,4 +195,9 @@ fn is_rule(artefact: &CompiledWorkflow, node: &str, rule: &str) -> bool {
 fn is_role(artefact: &CompiledWorkflow, node: &str, wanted: &str) -> bool {
     matches!(artefact.nodes.get(node).map(|node| &node.config),
         Some(NodeConfig::Approval(config)) if config.role() == Some(wanted))
+}
+
+fn is_action(artefact: &CompiledWorkflow, node: &str, wanted: &str) -> bool {
+    matches!(artefact.nodes.get(node).map(|node| &node.config),
+        Some(NodeConfig::Action(config)) if config.mutation.action_type == wanted)
 }

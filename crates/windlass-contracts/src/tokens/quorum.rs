@@ -9,15 +9,15 @@ use crate::types::{ApprovalConfig, Quorum, RejectionRule};
 
 /// The result of a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Count {
+pub struct Count {
     /// The decision; nothing while more decisions are needed.
-    pub(crate) verdict: Option<Verdict>,
+    pub verdict: Option<Verdict>,
     /// The people whose approval counts.
-    pub(crate) by: Vec<String>,
+    pub by: Vec<String>,
     /// The approvals, or their weight.
-    pub(crate) granted: u64,
+    pub granted: u64,
     /// The approvals, or the weight, that the quorum needs.
-    pub(crate) needed: u64,
+    pub needed: u64,
 }
 
 impl Count {
@@ -36,7 +36,7 @@ impl Count {
 ///
 /// A quorum that can no longer be reached is a rejection under both rejection rules: otherwise the
 /// step would wait for ever after everybody has decided.
-pub(crate) fn count(
+pub fn count(
     config: &ApprovalConfig,
     asked: &BTreeSet<String>,
     decisions: &BTreeMap<String, Verdict>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{StepRow, StepStatus};
-use crate::types::{CompiledWorkflow, EditWindow, NodeConfig, NodeType, Token, TokenState};
+use crate::types::{CompiledWorkflow, EditWindow, Need, NodeConfig, NodeType, Token, TokenState};
 
 /// The position of a run. It can be rebuilt from the artefact and the step rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -143,11 +143,19 @@ fn stays_open(artefact: &CompiledWorkflow, row: &StepRow) -> bool {
             NodeType::Approval => row.applied == Some(false),
             // A gate reads their outcome as a waiver.
             NodeType::Rule => true,
-            // They are undone if their branch is cancelled.
+            // They are undone if their branch is cancelled, or a gate needs them.
             NodeType::Action => artefact.nodes.get(&row.node).is_some_and(|node| {
-                matches!(&node.config, NodeConfig::Action(action) if action.compensate.is_some())
+                matches!(&node.config, NodeConfig::Action(action)
+                    if action.compensate.is_some() || is_needed(artefact, &action.mutation.action_type))
             }) && row.applied.is_none(),
             _ => false,
         },
     }
+}
+
+/// Whether an obligation needs an action of this type.
+fn is_needed(artefact: &CompiledWorkflow, wanted: &str) -> bool {
+    artefact.obligations.iter().any(|obligation| {
+        matches!(&obligation.needs, Need::Action { action_type } if action_type == wanted)
+    })
 }

@@ -583,6 +583,20 @@ impl JsonSchema for Node {
             #[schemars(flatten)]
             config: NodeConfig,
         }
-        NodeFields::json_schema(generator)
+        let mut schema = NodeFields::json_schema(generator);
+        // A type without required settings may leave `config` out.
+        let may_lack_config = |kind: &Value| {
+            let empty = Value::Object(serde_json::Map::new());
+            NodeType::deserialize(kind).is_ok_and(|kind| NodeConfig::read(kind, empty).is_ok())
+        };
+        let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
+        for variant in variants.into_iter().flatten() {
+            if may_lack_config(&variant["properties"]["type"]["const"])
+                && let Some(required) = variant["required"].as_array_mut()
+            {
+                required.retain(|field| field != "config");
+            }
+        }
+        schema
     }
 }

@@ -2,12 +2,15 @@
 
 use serde_json::{Value, json};
 use windlass_contracts::compile::{
-    OBLIGATIONS_MAX, TABLES_MAX, compile, default_definition, load, read_contract, read_definition,
+    OBLIGATIONS_MAX, Origin, PROBLEMS_MAX, TABLES_MAX, compile, default_definition, load,
+    read_contract, read_definition,
 };
+use windlass_contracts::tokens::{AllowAll, Facts, Input, advance};
 use windlass_contracts::types::{CompiledWorkflow, LifecycleContract};
 
 use crate::support::{
-    SLOT, approval, contract, definition, edge, free_contract, id, node, patched, refused,
+    Run, SLOT, approval, contract, definition, edge, free_contract, id, invoice, node, patched,
+    refused,
 };
 
 fn changed(change: impl FnOnce(&mut Value)) -> LifecycleContract {
@@ -49,16 +52,37 @@ fn an_escalation_to_other_people_does_not_meet_an_obligation_of_a_role() {
 }
 
 #[test]
-fn an_exemption_cannot_read_what_patches_write() {
-    let contract = changed(|value| {
-        value["rules"]["fast_track"]["inputs"][0]["path"] = json!("context.amount");
-        value["rules"]["fast_track"]["inputs"][0]["type"] = json!("decimal");
-        value["rules"]["fast_track"]["inputs"][0]["scale"] = json!(2);
-    });
+fn an_exemption_cannot_read_what_patches_choose() {
     let at = "/obligations/0/unless/rule";
-    let found = compile(&contract, &definition(json!({}))).unwrap_err();
-    let found = found.problems.iter().find(|one| one.place.pointer.as_deref() == Some(at));
-    assert!(found.unwrap().message.contains("every patch can write the context"), "{found:?}");
+    let reads = |path: &str, change: &dyn Fn(&mut Value)| {
+        let contract = changed(|value| {
+            value["rules"]["fast_track"]["inputs"][0]["path"] = json!(path);
+            value["rules"]["fast_track"]["inputs"][0]["type"] = json!("decimal");
+            value["rules"]["fast_track"]["inputs"][0]["scale"] = json!(2);
+            change(value);
+        });
+        let found = compile(&contract, &definition(json!({}))).unwrap_err();
+        let found = found.problems.into_iter().find(|one| one.place.pointer.as_deref() == Some(at));
+        found.unwrap().message
+    };
+    let found = reads("context.amount", &|_| {});
+    assert!(found.contains("every patch can write the context"), "{found}");
+    // The rule could stand behind a step of any person, also behind one who rejected.
+    let found = reads("actor.level", &|value| {
+        value["schemas"]["actor"] = json!({"properties": {"level": {"type": "number"}}});
+    });
+    assert!(found.contains("a patch chooses whose action"), "{found}");
+    // A small amount first, the real one after the exemption.
+    let found = reads("entity.total", &|value| {
+        value["immaterialFields"] = json!(["note", "total"]);
+    });
+    assert!(found.contains("a change of this field keeps the exemption"), "{found}");
+    let found = reads("entity.sum.net", &|value| {
+        let sum = json!({"type": "object", "properties": {"net": {"type": "number"}}});
+        value["schemas"]["document"]["properties"]["sum"] = sum;
+        value["immaterialFields"] = json!(["sum"]);
+    });
+    assert!(found.contains("a change of this field keeps the exemption"), "{found}");
 }
 
 #[test]
@@ -76,6 +100,22 @@ fn a_rejection_cannot_lead_past_its_gate() {
         value["states"].as_array_mut().unwrap().push(state);
     });
     compile(&dead_end, &default_definition(&dead_end)).unwrap();
+    // A state with a gate of its own that leads behind the gate of the rejection.
+    let detour = changed(|value| {
+        value["transitions"][at]["reject"] = json!("disputed");
+        let states = value["states"].as_array_mut().unwrap();
+        states.push(json!({"name": "disputed", "editWindow": "locked"}));
+        let gates = value["gates"].as_array_mut().unwrap();
+        gates.push(json!({"name": "settle", "editWindow": "locked", "trigger": "arrival"}));
+        let transitions = value["transitions"].as_array_mut().unwrap();
+        transitions.push(json!({"from": "disputed", "gate": "settle", "to": "active"}));
+    });
+    contract_refused(
+        &detour,
+        "CONTRACT_LIFECYCLE",
+        &format!("/transitions/{at}/reject"),
+        "past it",
+    );
 }
 
 #[test]
@@ -230,6 +270,26 @@ fn tables_that_are_too_complex_are_refused() {
     }
     let error = compile(&contract, &one).unwrap_err();
     assert!(error.problems[0].code.as_str().starts_with("RULE_"), "{error}");
+    // Few regions, but each one has many ranges and meets its next row late: counting regions alone
+    // would take minutes.
+    let rows: Vec<Value> = (0..200_i64)
+        .map(|row| {
+            let values: Vec<i64> = (0..100).map(|k| k * 1000 + row * 7).collect();
+            let when: serde_json::Map<String, Value> = fields
+                .iter()
+                .map(|f| match row < 180 {
+                    true => (f.clone(), json!({"equals": -row - 1})),
+                    false => (f.clone(), json!({"notIn": values})),
+                })
+                .collect();
+            json!({"id": format!("r{row}"), "when": when, "then": {"outcome": "x"}})
+        })
+        .collect();
+    let mut late = table;
+    late["rows"] = json!(rows);
+    let mut one = definition(json!({}));
+    one.rules.insert("late".to_owned(), serde_json::from_value(late).unwrap());
+    refused(&contract, &one, "RULE_TOO_COMPLEX", "/rules/late/rows");
 }
 
 /// Someone who can write to the store can also compute the hash: nothing may panic later.
@@ -305,4 +365,143 @@ fn numbers_and_keys_cannot_be_smuggled() {
         assert_eq!(found.code.as_str(), code, "{text}: {found}");
     }
     assert_eq!(read_contract("[]").unwrap_err().code.as_str(), "CONTRACT_SHAPE");
+}
+
+/// The key of a step names the branches around it, and the store limits it to 256 characters.
+#[test]
+fn parallel_regions_nest_only_so_deep_that_step_keys_fit() {
+    let contract = changed(|value| {
+        let long = "s".repeat(64);
+        let text = value.to_string().replace(SLOT, &long);
+        *value = serde_json::from_str(&text).unwrap();
+        value["obligations"] = json!([]);
+    });
+    let slot = "s".repeat(64);
+    let nested = |depth: usize| {
+        let name = |part: &str, at: usize| {
+            let name = format!("{part}{at}");
+            format!("usr:{slot}:{}{name}", "n".repeat(64 - name.len()))
+        };
+        let (mut nodes, mut edges) = (Vec::new(), Vec::new());
+        let mut link = |from: String, to: String| {
+            edges.push(json!({"id": format!("e{}", edges.len()), "source": from, "target": to}));
+        };
+        for at in 0..depth {
+            nodes.push(json!({"id": name("s", at), "type": "parallel_split"}));
+            let mode = json!({"mode": "all"});
+            nodes.push(json!({"id": name("j", at), "type": "parallel_join", "config": mode}));
+            let act = json!({"mutation": {"actionType": "a.b"}});
+            nodes.push(json!({"id": name("a", at), "type": "action", "config": act}));
+            link(name("s", at), name("a", at));
+            link(name("a", at), name("j", at));
+            if at > 0 {
+                link(name("s", at - 1), name("s", at));
+                link(name("j", at), name("j", at - 1));
+            }
+        }
+        let wait = json!({"for": "1 day"});
+        nodes.push(json!({"id": name("w", 0), "type": "wait_timer", "config": wait}));
+        link(name("s", depth - 1), name("w", 0));
+        link(name("w", 0), name("j", depth - 1));
+        let mut one = definition(json!({}));
+        let patch = json!({"nodes": nodes, "edges": edges});
+        one.slots.insert(slot.clone(), serde_json::from_value(patch).unwrap());
+        one
+    };
+    let found = compile(&contract, &nested(7)).unwrap_err();
+    assert_eq!(found.problems[0].code.as_str(), "GRAPH_REGION");
+    assert!(found.problems[0].message.contains("inside 6 others"), "{found}");
+
+    let mut run = Run::new(compile(&contract, &nested(6)).unwrap(), invoice());
+    // A run with a long life: its steps, versions and cycles have long numbers.
+    (run.version, run.material_version) = (9_999_999_999, 0);
+    (run.state.next_seq, run.state.cycle) = (900_000, 9_999);
+    let facts = Facts {
+        version: run.version,
+        material_version: 0,
+        drift_version: 0,
+        entity: &run.document,
+        actor: &Value::Null,
+        org: &Value::Null,
+        now: run.now,
+        policy: &AllowAll,
+    };
+    let begun = advance(&run.artefact, &run.state, &Input::Start, &facts).unwrap();
+    let submit = Input::Action { gate: "submit".to_owned() };
+    let moved = advance(&run.artefact, &begun.state, &submit, &facts).unwrap();
+    let longest = moved.steps.iter().map(|row| row.key.chars().count()).max().unwrap();
+    // The model adds `|later` to the key of a row that changes once more.
+    assert!((200..=250).contains(&longest), "{longest}");
+}
+
+#[test]
+fn an_error_has_a_limited_number_of_problems() {
+    let edges: Vec<Value> = (0..400)
+        .map(|i| json!({"id": format!("e{i}"), "source": "usr:x:y", "target": "usr:x:z"}))
+        .collect();
+    let error = compile(&contract(), &patched(json!({"edges": edges}))).unwrap_err();
+    assert_eq!(error.problems.len(), PROBLEMS_MAX + 1);
+    let last = error.problems.last().unwrap();
+    assert_eq!(last.message, "700 more problems are not shown");
+}
+
+/// A tenant cannot know the edge ids of the default patches, so the advice names the place.
+#[test]
+fn an_edge_id_of_a_default_patch_is_refused_where_the_tenant_wrote_it() {
+    let mut contract = contract();
+    let of_default = contract
+        .defaults
+        .iter()
+        .find(|(slot, patch)| slot.as_str() != SLOT && !patch.edges.is_empty());
+    let taken = match of_default {
+        Some((_, patch)) => patch.edges[0].id.clone(),
+        None => {
+            let slot = "approved_to_active";
+            let patch = json!({"nodes": [
+                {"id": format!("usr:{slot}:a"), "type": "wait_timer", "config": {"for": "1 day"}},
+                {"id": format!("usr:{slot}:b"), "type": "wait_timer", "config": {"for": "1 day"}},
+            ], "edges": [
+                {"id": "e", "source": format!("usr:{slot}:a"), "target": format!("usr:{slot}:b")},
+            ]});
+            contract.defaults.insert(slot.to_owned(), serde_json::from_value(patch).unwrap());
+            "e".to_owned()
+        }
+    };
+    let mut own = edge("a", "b");
+    own["id"] = json!(taken);
+    let own = patched(json!({"nodes": [approval("a"), approval("b")], "edges": [own]}));
+    let error = compile(&contract, &own).unwrap_err();
+    assert_eq!(error.origin, Origin::Definition);
+    let place = error.problems[0].place.pointer.clone().unwrap();
+    assert_eq!(place, format!("/slots/{SLOT}/edges/0/id"));
+    assert!(error.problems[0].message.starts_with("/defaults/"), "{error}");
+}
+
+#[test]
+fn names_that_match_nobody_and_times_that_never_come_are_refused() {
+    let check = |node_type: &str, config: Value, field: &str, part: &str| {
+        let patch = patched(json!({"nodes": [node("x", node_type, config)]}));
+        let at = format!("/slots/{SLOT}/nodes/0/config{field}");
+        let found = refused(&contract(), &patch, "NODE_CONFIG", &at);
+        assert!(found.message.contains(part), "{}", found.message);
+    };
+    let role = |role: &str| json!({"approvers": {"strategy": "role", "role": role}});
+    for name in ["", "a b", "a,b", "a\u{0}", &"r".repeat(129)] {
+        check("approval", role(name), "/approvers/role", "is not the name of a role");
+    }
+    let direct = |users: Value| json!({"approvers": {"strategy": "direct", "users": users}});
+    check("approval", direct(json!([])), "/approvers/users", "0 people");
+    check("approval", direct(json!(["u", ""])), "/approvers/users/1", "is not the id of a person");
+    let weights: serde_json::Map<String, Value> =
+        (0..101).map(|i| (format!("p{i}"), json!(1))).collect();
+    let mut heavy = role("cfo");
+    heavy["quorum"] = json!({"kind": "weighted", "weights": weights, "needed": 1});
+    check("approval", heavy, "/quorum/weights", "101 weights");
+    for cron in ["0 0 30 2 *", "0 0 31 4,6,9,11 *"] {
+        check("wait_timer", json!({"cron": cron}), "/cron", "never comes");
+    }
+    check("wait_timer", json!({"for": "101 years"}), "/for", "");
+    check("wait_timer", json!({"for": "40000 days"}), "/for", "longer than 100 years");
+    let by_rule = json!({"approvers": {"strategy": "rule", "rule": "nothing"}});
+    check("approval", by_rule, "/approvers/rule", "there is no decision table");
 }

@@ -279,3 +279,68 @@ fn a_retry_does_not_revive_a_cancelled_branch() {
     let passed = run.rows.values().filter(|row| row.node == "sys:gate:approve");
     assert_eq!(passed.count(), 1);
 }
+
+/// A contract whose gate needs the action `credit.check`.
+fn checking() -> LifecycleContract {
+    let mut contract = contract();
+    contract.obligations = serde_json::from_value(json!([
+        {"id": "credit", "gate": "approve",
+         "needs": {"kind": "action", "actionType": "credit.check"}},
+    ]))
+    .unwrap();
+    contract
+}
+
+fn check_credit(name: &str) -> Value {
+    let config = json!({"mutation": {"actionType": "credit.check"}, "writes": {"checked": "ok"}});
+    node(name, "action", config)
+}
+
+/// The gate looks for the action itself, so that an artefact without a proof does not pass.
+#[test]
+fn a_gate_needs_its_action_to_be_done() {
+    let mut artefact = compiled(&free_contract(), json!([approval("a")]), json!([]));
+    artefact.obligations = checking().obligations;
+    let mut run = Run::submitted(artefact, invoice());
+    run.approve("a");
+    assert_eq!((run.state.lifecycle.as_str(), run.state.cycle), ("draft", 1));
+
+    let artefact = compiled(&checking(), json!([check_credit("c")]), json!([]));
+    let mut run = Run::submitted(artefact, invoice());
+    let key = run.key("c");
+    run.turn(&Input::ActionResult { key, result: json!({"ok": true}) });
+    assert_eq!((run.state.status, run.state.lifecycle.as_str()), (Status::Completed, "active"));
+}
+
+/// A check of the content of before says nothing about the new content.
+#[test]
+fn an_action_before_a_change_of_the_document_does_not_count() {
+    let nodes = json!([check_credit("c"), approval("a")]);
+    let mut contract = checking();
+    // Without a stable region a change is no drift, and the run goes on to the gate.
+    contract.amended = None;
+    contract.states.retain(|state| state.name != "amended");
+    contract.transitions.retain(|transition| transition.from != "amended");
+    contract.slots.retain(|slot| slot.slot_id != "amendment_cycle");
+    contract.slots.iter_mut().for_each(|slot| slot.stable_region = false);
+    contract.defaults.remove("amendment_cycle");
+    let mut run = Run::submitted(compiled(&contract, nodes, json!([edge("c", "a")])), invoice());
+    let key = run.key("c");
+    run.turn(&Input::ActionResult { key, result: json!({"ok": true}) });
+    (run.version, run.material_version) = (2, 2);
+    run.turn(&Input::DocumentChanged);
+    run.approve("a");
+    assert_eq!((run.state.lifecycle.as_str(), run.state.cycle), ("draft", 1));
+}
+
+#[test]
+fn an_action_of_a_losing_branch_does_not_count() {
+    let (nodes, edges) = race(&check_credit("a"), &[edge("a", "w")]);
+    let mut artefact = compiled(&free_contract(), nodes, edges);
+    artefact.obligations = checking().obligations;
+    let mut run = Run::submitted(artefact, invoice());
+    let key = run.key("a");
+    run.turn(&Input::ActionResult { key, result: json!({"ok": true}) });
+    fire_timer(&mut run);
+    assert_eq!((run.state.lifecycle.as_str(), run.state.cycle), ("draft", 1));
+}

@@ -6,7 +6,7 @@ use windlass_contracts::tokens::{Effect, Input, Policy, Status};
 use windlass_contracts::types::{LifecycleContract, OrgWorkflowDefinition, RunAs};
 
 use crate::support::{
-    Run, SLOT, approval, contract, definition, edge, invoice, labelled, node, patched, refused,
+    Run, SLOT, approval, contract, definition, edge, id, invoice, labelled, node, patched, refused,
 };
 
 const CORRECT: &str = "invoice.correct";
@@ -108,16 +108,62 @@ fn a_run_waits_until_its_own_change_is_written() {
     assert_eq!(run.state.cycle, 0);
 }
 
-/// An approval counts for the content that the person saw, not for a later correction of the run.
+/// An approval counts for the content that the person saw, so a later correction of the run takes its
+/// credit away. The same holds for an exemption.
+#[test]
+fn approvals_and_exemptions_before_a_change_do_not_count() {
+    let at = format!("/slots/{SLOT}");
+    let late = json!({"nodes": [approval("a"), correct("c")], "edges": [edge("a", "c")]});
+    let found = refused(&correcting(), &patched(late), "OBLIGATION_BROKEN", &at);
+    assert!(found.message.contains("this path has 0"), "{}", found.message);
+    let help = found.help.unwrap();
+    assert!(help.contains("after usr:submitted_to_approved:c, which changes"), "{help}");
+
+    let exempt = json!({
+        "nodes": [node("fast", "rule", json!({"rule": "fast_track"})), correct("c"), approval("a")],
+        "edges": [labelled("fast", "a", "no"), labelled("fast", "c", "yes")],
+        "exitEdgeMode": "join",
+    });
+    let found = refused(&correcting(), &patched(exempt), "OBLIGATION_BROKEN", &at);
+    assert!(found.path.contains(&id("c")), "{:?}", found.path);
+
+    let again = json!({
+        "nodes": [approval("a"), correct("c"), approval("b")],
+        "edges": [edge("a", "c"), edge("c", "b")],
+    });
+    compile(&correcting(), &patched(again)).unwrap();
+}
+
+/// The gate does not rest on the proof.
 #[test]
 fn a_change_of_the_run_voids_earlier_approvals() {
     let patch = json!({"nodes": [approval("a"), correct("c")], "edges": [edge("a", "c")]});
-    let mut run = Run::submitted(compile(&correcting(), &patched(patch)).unwrap(), invoice());
+    let mut free = correcting();
+    free.obligations.clear();
+    let mut artefact = compile(&free, &patched(patch)).unwrap();
+    artefact.obligations = contract().obligations;
+    let mut run = Run::submitted(artefact, invoice());
     run.approve("a");
     let key = run.key("c");
     (run.version, run.material_version, run.own_version) = (2, 2, 2);
     run.turn(&Input::ActionResult { key, result: Value::Null });
     assert_eq!((run.state.lifecycle.as_str(), run.state.cycle), ("draft", 1));
+}
+
+/// A gate can need an action that itself changes the document.
+#[test]
+fn a_needed_change_counts_for_the_content_that_it_wrote() {
+    let mut contract = correcting();
+    contract.obligations = serde_json::from_value(json!([
+        {"id": "checked", "gate": "approve", "needs": {"kind": "action", "actionType": CORRECT}},
+    ]))
+    .unwrap();
+    let patch = json!({"nodes": [correct("c")]});
+    let mut run = Run::submitted(compile(&contract, &patched(patch)).unwrap(), invoice());
+    let key = run.key("c");
+    (run.version, run.material_version, run.own_version) = (2, 2, 2);
+    run.turn(&Input::ActionResult { key, result: Value::Null });
+    assert_eq!(run.state.lifecycle, "active");
 }
 
 struct Refuse(&'static str);

@@ -9,6 +9,7 @@ mod changes;
 mod docs;
 mod patches;
 mod properties;
+mod schemas;
 mod support;
 mod templates;
 mod tokens;

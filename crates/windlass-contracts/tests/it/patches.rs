@@ -411,3 +411,39 @@ fn unknown_and_duplicate_keys_are_refused() {
         assert!(found.place.span.is_some() || found.place.pointer.is_some(), "{found}");
     }
 }
+
+/// The place of a mistake in the shape is the mistake, not the end of the object around it.
+#[test]
+fn mistakes_in_the_shape_have_their_place() {
+    let check = |patch: Value, place: &str, part: &str| {
+        let base = json!({"entityType": "invoice", "envelopeVersion": 1});
+        let text = json!({"baseRef": base, "slots": {SLOT: patch}}).to_string();
+        let found = read_definition(&text).unwrap_err();
+        assert_eq!(found.code.as_str(), "CONTRACT_SHAPE", "{found}");
+        let pointer = found.place.pointer.clone().unwrap();
+        assert_eq!(pointer, format!("/slots/{SLOT}{place}"), "{found}");
+        assert!(found.message.contains(part), "{found}");
+        let span = found.place.span.unwrap();
+        assert!(span.start < span.end && span.end <= text.len(), "{span:?}");
+    };
+    let typo = json!({"aprovers": {"strategy": "role", "role": "x"}});
+    check(
+        json!({"nodes": [approval("a"), node("b", "approval", typo)]}),
+        "/nodes/1/config/aprovers",
+        "unknown field `aprovers`",
+    );
+    let wrong = json!({"approvers": {"strategy": "boss"}});
+    check(json!({"nodes": [node("b", "approval", wrong)]}), "/nodes/0/config", "unknown variant");
+    check(json!({"nodes": [node("b", "aproval", json!({}))]}), "/nodes/0", "unknown variant");
+    let mut arrow = edge("a", "b");
+    arrow["to"] = json!("x");
+    check(json!({"edges": [arrow]}), "/edges/0/to", "unknown field `to`");
+    check(json!({"edgeMode": "serial"}), "/edgeMode", "unknown field `edgeMode`");
+    let absent = r#"{"baseRef": {"entityType": "invoice"}, "slots": {}}"#;
+    let found = read_definition(absent).unwrap_err();
+    assert_eq!(found.place.pointer.as_deref(), Some("/baseRef"));
+    let mut text = serde_json::to_value(contract()).unwrap();
+    text["transitions"][0]["form"] = json!("draft");
+    let found = read_contract(&text.to_string()).unwrap_err();
+    assert_eq!(found.place.pointer.as_deref(), Some("/transitions/0/form"));
+}

@@ -44,6 +44,7 @@ pub(super) fn tasks(
             close_by: None,
             breaker: None,
             receipt: false,
+            wakes_run: false,
         };
         let route = Route { queue: effects_queue(), name: RouteName::from_stored(&*notify.effect) };
         tasks.push(Task {

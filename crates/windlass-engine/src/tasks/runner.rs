@@ -34,8 +34,10 @@ use crate::trials::Suspect;
 use crate::turn::refusal;
 use crate::turn_runner::TurnRunner;
 
-/// How long an internal task waits after an error.
+/// How long an internal task waits after an error. The time doubles with each further error, up to the
+/// maximum: a damaged row must not keep the engine busy.
 const INTERNAL_RETRY: Duration = Duration::from_secs(1);
+const INTERNAL_RETRY_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct TaskRunner {
     pub(crate) core: Arc<Core>,
@@ -188,14 +190,16 @@ impl TaskRunner {
             }
             Err(error) => {
                 tracing::warn!(name = %task.name, %error, "an internal task failed; retrying");
-                vec![retry_at(task, self.core.clock.now().plus(INTERNAL_RETRY))]
+                vec![retry_at(task, self.core.clock.now().plus(internal_delay(task.attempt)))]
             }
         };
         let commit = Commit::new(None, Some(guard), ops);
         match Arc::clone(&self.commits).commit(commit).await {
             Err(CommitError::Refused(_)) => {
-                // The run that it writes to has ended meanwhile: the next attempt finds its successor.
-                let retry = vec![retry_at(task, self.core.clock.now())];
+                // The run that it writes to has ended meanwhile: the next attempt finds its successor. Or
+                // the mailbox of that run is full, and somebody has to read it first.
+                let delay = task.attempt.checked_sub(1).map_or(Duration::ZERO, internal_delay);
+                let retry = vec![retry_at(task, self.core.clock.now().plus(delay))];
                 let commit = Commit::new(None, Some(guard), retry);
                 let _ = Arc::clone(&self.commits).commit(commit).await;
             }
@@ -273,6 +277,11 @@ fn log_refusal(task: &Task, settled: Result<(), CommitError>) {
     }
 }
 
+// How long an internal task waits that has failed this many times before.
+fn internal_delay(failures: u32) -> Duration {
+    INTERNAL_RETRY_MAX.min(INTERNAL_RETRY * 2_u32.saturating_pow(failures.min(16)))
+}
+
 fn retry_at(task: &Task, at: Timestamp) -> Op {
     Op::Reschedule(Box::new(Reschedule {
         task_id: task.task_id,
@@ -281,4 +290,16 @@ fn retry_at(task: &Task, at: Timestamp) -> Op {
         errors: None,
         untried: false,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn internal_tasks_that_fail_wait_longer_and_longer() {
+        let seconds =
+            [0, 1, 2, 5, 6, 7, u32::MAX].map(|failures| internal_delay(failures).as_secs());
+        assert_eq!(seconds, [1, 2, 4, 32, 60, 60, 60]);
+    }
 }

@@ -152,6 +152,11 @@ fn invalid_policies_say_why_and_do_not_panic() {
             let _ = serde_json::from_value::<RetryPolicy>(written);
         }
     }
+    let forever = RetryLimit::Forever;
+    check(|p| *p = RetryPolicy::constant(forever, "soon"), "delay: \"soon\" is not a duration");
+    check(|p| *p = RetryPolicy::linear(forever, Duration::MAX), "delay: ");
+    check(|p| *p = p.clone().with_max_delay("1 year"), "max_delay: \"1 year\" uses months or");
+    check(|p| *p = RetryPolicy::listed(["1 s", "-1 s"]), "a listed delay: \"-1 s\" is a negative");
     check(|p| p.delay = Duration::MAX, "delay is");
     check(|p| p.max_delay = Some(Duration::MAX), "the limit is 365 days");
     check(|p| p.delay = Duration::from_micros(1_500), "delay is 1.5ms; policies keep whole");
@@ -234,6 +239,7 @@ fn any_policy() -> impl Strategy<Value = RetryPolicy> {
             max_delay: above.map(|ms| Duration::from_millis((delay + ms).min(millis_max))),
             jitter,
             non_retryable,
+            unreadable: None,
         },
     )
 }

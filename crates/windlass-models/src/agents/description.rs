@@ -27,6 +27,8 @@ pub(crate) const FORK: StepKind = StepKind::from_static("fork");
 pub(crate) const ITEMS: StepKind = StepKind::from_static("items");
 /// The response of a provider, which is also an item of its transcript.
 pub(crate) const RESPONSE: StepKind = StepKind::from_static("response");
+/// A compaction of a transcript.
+pub(crate) const COMPACTION: StepKind = StepKind::from_static("compaction");
 /// A large value.
 pub(crate) const VALUE: StepKind = StepKind::from_static("value");
 
@@ -47,6 +49,7 @@ pub(crate) const SAVED: EventType = EventType::from_static("continuation.saved")
 /// The events of a provider call, by family.
 pub(crate) struct LlmEvents {
     pub(crate) suspended: EventType,
+    pub(crate) submitted: EventType,
     pub(crate) completed: EventType,
     pub(crate) resumed: EventType,
     pub(crate) failed: EventType,
@@ -55,6 +58,7 @@ pub(crate) struct LlmEvents {
 
 static ANTHROPIC: LlmEvents = LlmEvents {
     suspended: EventType::from_static("anthropic.suspended"),
+    submitted: EventType::from_static("anthropic.submitted"),
     completed: EventType::from_static("anthropic.completed"),
     resumed: EventType::from_static("anthropic.resumed"),
     failed: EventType::from_static("anthropic.failed"),
@@ -62,6 +66,7 @@ static ANTHROPIC: LlmEvents = LlmEvents {
 };
 static OPENAI: LlmEvents = LlmEvents {
     suspended: EventType::from_static("openai.blocked"),
+    submitted: EventType::from_static("openai.submitted"),
     completed: EventType::from_static("openai.completed"),
     resumed: EventType::from_static("openai.resumed"),
     failed: EventType::from_static("openai.failed"),
@@ -69,6 +74,7 @@ static OPENAI: LlmEvents = LlmEvents {
 };
 static OTHER: LlmEvents = LlmEvents {
     suspended: EventType::from_static("llm.suspended"),
+    submitted: EventType::from_static("llm.submitted"),
     completed: EventType::from_static("llm.completed"),
     resumed: EventType::from_static("llm.resumed"),
     failed: EventType::from_static("llm.failed"),
@@ -87,7 +93,7 @@ impl LlmEvents {
 
 static CALL_RETRY: RetryPolicy = RETRY;
 
-static STEPS: [StepDescription; 7] = [
+static STEPS: [StepDescription; 8] = [
     StepDescription::new(LLM, StepRole::Work),
     StepDescription::new(TOOL, StepRole::Work),
     REQUEST_STEP,
@@ -96,6 +102,7 @@ static STEPS: [StepDescription; 7] = [
         .on_cancelled(cancelled_fork),
     StepDescription::new(ITEMS, StepRole::Record),
     StepDescription::new(RESPONSE, StepRole::Record),
+    StepDescription::new(COMPACTION, StepRole::Record),
     StepDescription::new(VALUE, StepRole::Record),
 ];
 
@@ -109,7 +116,7 @@ fn cancelled_fork(step: &Step) -> Option<(EventType, Value)> {
     Some((FORK_FAILED, json!({ "continuation_id": step.step_key, "cancelled": true })))
 }
 
-static EVENTS: [EventDescription; 28] = [
+static EVENTS: [EventDescription; 31] = [
     EventDescription::new(WORKFLOW_HALTED, EventMeaning::WorkflowCompleted),
     EventDescription::new(CALL_STARTED, EventMeaning::Other),
     EventDescription::new(CALL_COMPLETED, EventMeaning::Other),
@@ -127,6 +134,9 @@ static EVENTS: [EventDescription; 28] = [
         EventType::from_static("anthropic.suspended"),
         EventMeaning::ActivityScheduled,
     ),
+    EventDescription::new(EventType::from_static("anthropic.submitted"), EventMeaning::Other),
+    EventDescription::new(EventType::from_static("openai.submitted"), EventMeaning::Other),
+    EventDescription::new(EventType::from_static("llm.submitted"), EventMeaning::Other),
     EventDescription::new(
         EventType::from_static("anthropic.completed"),
         EventMeaning::ActivityCompleted,
@@ -172,5 +182,6 @@ pub static DESCRIPTION: ModelDescription = {
     model.retry_carries = |_: &Run, _: &Step| false;
     model.waits_for_child = waits_for;
     model.retry_state = retry_state;
+    model.routes = &["agents"];
     model
 };

@@ -11,6 +11,7 @@ use windlass_kernel::{
     Turn as TurnRow, Wake,
 };
 
+use super::accounts::BudgetRef;
 use super::description::{FORK, FORK_COMPLETED, FORK_FAILED, FORK_STARTED, NAME};
 use super::env::Env;
 use super::merge::{BranchEnd, merge};
@@ -145,7 +146,9 @@ impl AgentProgram {
     ) -> Result<(), Error> {
         let mut forked: Workflow = self.agent.branch(&live.workflow, branch)?;
         forked.rename(&run.id);
-        let progress = Progress { branch: true, ..Progress::default() };
+        let mut budgets = live.progress.budgets.clone();
+        budgets.extend(branch.budget.as_ref().map(|own| BudgetRef::new(run.run, &run.id, own)));
+        let progress = Progress { branch: true, budgets, ..Progress::default() };
         let body = state::save(&forked, &progress, &live.stored)?;
         let new = NewRun {
             run_key: run.run,
@@ -365,11 +368,17 @@ impl AgentProgram {
         let mut merged = Workflow::new(live.workflow.run_id(), "");
         merged.env = Env::from_map(state::stored_env(&live.workflow.env, &live.stored));
         merged.transcripts = live.workflow.transcripts.clone();
+        let branches = match &live.workflow.step {
+            Step::ForkJoin { branches, .. } => branches.as_slice(),
+            _ => &[],
+        };
         let ends: Vec<_> = ends
             .into_iter()
             .map(|(name, end)| {
+                let only = branches.iter().find(|branch| branch.name == name);
+                let only = only.and_then(|branch| branch.only.clone());
                 let env = end.env.into_iter().collect();
-                (name, BranchEnd { env, transcripts: end.transcripts })
+                (name, BranchEnd { env, transcripts: end.transcripts, only })
             })
             .collect();
         if let Err(error) = merge(&mut merged, &ends) {

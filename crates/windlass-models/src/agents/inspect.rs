@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize as _;
+use serde_json::Value;
 use windlass_engine::Engine;
 use windlass_kernel::{
-    Error, ErrorCode, ErrorKind, Query, RunKey, RunStatus, RunsQuery, WorkflowName,
+    Error, ErrorCode, ErrorKind, Query, RunKey, RunStatus, RunsQuery, StepKey, WorkflowName,
 };
 
 use super::agent::Agent;
+use super::description::RESPONSE;
+use super::provider::WireFormat;
+use super::request::{Response, ResponseInfo};
 use super::state;
 use super::wire::Item;
 use super::workflow::Workflow;
@@ -23,6 +28,31 @@ pub struct Unfit {
     pub error: Error,
 }
 
+/// A part of the live runs of an agent.
+#[derive(Debug)]
+pub struct CheckedPage {
+    /// How many runs were checked.
+    pub checked: usize,
+    /// Those that the build cannot resume.
+    pub unfit: Vec<Unfit>,
+    /// Where the next page begins; none after the last one.
+    pub next: Option<CheckPosition>,
+}
+
+/// The last run that a page checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckPosition {
+    /// The status by which it was listed.
+    pub status: RunStatus,
+    /// The run; none at the beginning of this status.
+    pub run_key: Option<RunKey>,
+}
+
+/// More than one event records at most.
+const ROWS_PER_EVENT: u32 = 100;
+
+const LIVE: [RunStatus; 3] = [RunStatus::Active, RunStatus::Waiting, RunStatus::Paused];
+
 /// Loads the snapshot of every live run of an agent, and lists those that this build cannot resume. Nothing
 /// runs and nothing is written, so it can be called before a deployment.
 ///
@@ -30,53 +60,101 @@ pub struct Unfit {
 ///
 /// The store cannot be read, or the name of the agent is not valid.
 pub async fn check(engine: &Engine, agent: &Agent) -> Result<Vec<Unfit>, Error> {
-    let limits = &engine.options().limits;
-    let workflow = WorkflowName::with_limits(&agent.name, limits)?;
-    let mut unfit = Vec::new();
-    for status in [RunStatus::Active, RunStatus::Waiting, RunStatus::Paused] {
-        let mut after = None;
-        loop {
-            let query = RunsQuery {
-                workflow: Some(workflow.clone()),
-                status: Some(status),
-                after,
-                ..RunsQuery::all(engine.namespace().clone(), limits.page_rows_max)
-            };
-            let runs = engine.store().list(Query::Runs(query)).await?.runs()?;
-            for run in &runs {
-                let checked = match load(engine, run.run_key).await {
-                    Ok(Some(workflow)) => agent.trampoline.check(&workflow),
-                    Ok(None) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = checked {
-                    unfit.push(Unfit { run_key: run.run_key, id: run.id.to_string(), error });
-                }
-            }
-            after = runs.last().map(|run| run.run_key);
-            if runs.len() < limits.page_rows_max as usize {
-                break;
-            }
+    let (mut unfit, mut after) = (Vec::new(), None);
+    loop {
+        let limit = engine.options().limits.page_rows_max;
+        let page = check_page(engine, agent, after, limit).await?;
+        unfit.extend(page.unfit);
+        after = page.next;
+        if after.is_none() {
+            return Ok(unfit);
         }
     }
-    Ok(unfit)
 }
 
-/// The transcripts of a run by name, as its next request would send them.
+/// As [`check`], for at most `limit` runs after a position.
+///
+/// # Errors
+///
+/// As [`check`].
+pub async fn check_page(
+    engine: &Engine,
+    agent: &Agent,
+    after: Option<CheckPosition>,
+    limit: u32,
+) -> Result<CheckedPage, Error> {
+    let limits = &engine.options().limits;
+    let workflow = WorkflowName::with_limits(&agent.name, limits)?;
+    let position = after.unwrap_or(CheckPosition { status: LIVE[0], run_key: None });
+    let CheckPosition { status, run_key } = position;
+    let limit = limit.clamp(1, limits.page_rows_max);
+    let query = RunsQuery {
+        workflow: Some(workflow),
+        status: Some(status),
+        after: run_key,
+        ..RunsQuery::all(engine.namespace().clone(), limit)
+    };
+    let runs = engine.store().list(Query::Runs(query)).await?.runs()?;
+    let mut unfit = Vec::new();
+    for run in &runs {
+        let checked = match load(engine, run.run_key).await {
+            Ok(Some(workflow)) => agent.trampoline.check(&workflow),
+            Ok(None) => Ok(()),
+            // A run that was deleted meanwhile needs no build.
+            Err(error) if error.code() == ErrorCode::RunNotFound => Ok(()),
+            // A store that does not answer says nothing about the run.
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = checked {
+            unfit.push(Unfit { run_key: run.run_key, id: run.id.to_string(), error });
+        }
+    }
+    let last = runs.last().filter(|_| runs.len() == limit as usize);
+    let next_status = || LIVE.iter().skip_while(|known| **known != status).nth(1);
+    let next = match last {
+        Some(run) => Some(CheckPosition { status, run_key: Some(run.run_key) }),
+        None => next_status().map(|status| CheckPosition { status: *status, run_key: None }),
+    };
+    Ok(CheckedPage { checked: runs.len(), unfit, next })
+}
+
+/// A transcript of a run.
+#[derive(Debug)]
+pub struct Conversation {
+    /// Its name.
+    pub name: String,
+    /// The format of its items, once a response has fixed it.
+    pub format: Option<WireFormat>,
+    /// Its items, as the next request would send them.
+    pub items: Vec<Item>,
+}
+
+/// The transcripts of a run, by name.
 ///
 /// # Errors
 ///
 /// [`ErrorCode::RunNotFound`] if there is no such run, [`ErrorCode::AgentSnapshotInvalid`] if it is no run of an agent.
+pub async fn conversations(engine: &Engine, run_key: RunKey) -> Result<Vec<Conversation>, Error> {
+    let Some(workflow) = load(engine, run_key).await? else { return Ok(Vec::new()) };
+    let conversation = |(name, transcript): (&String, &super::transcript::Transcript)| {
+        let items = transcript.items().map(ToOwned::to_owned).collect();
+        Conversation { name: name.clone(), format: transcript.wire_format(), items }
+    };
+    Ok(workflow.transcripts.iter().map(conversation).collect())
+}
+
+/// As [`conversations`], only the items.
+///
+/// # Errors
+///
+/// As [`conversations`].
 pub async fn transcripts(
     engine: &Engine,
     run_key: RunKey,
 ) -> Result<BTreeMap<String, Vec<Item>>, Error> {
-    let Some(workflow) = load(engine, run_key).await? else { return Ok(BTreeMap::new()) };
-    let items = workflow.transcripts.iter().map(|(name, transcript)| {
-        let items = transcript.items().map(ToOwned::to_owned).collect();
-        (name.clone(), items)
-    });
-    Ok(items.collect())
+    let found = conversations(engine, run_key).await?;
+    Ok(found.into_iter().map(|found| (found.name, found.items)).collect())
 }
 
 // The workflow of a run; none if it has not begun.
@@ -89,4 +167,32 @@ async fn load(engine: &Engine, run_key: RunKey) -> Result<Option<Workflow>, Erro
     let Some(body) = &run.state else { return Ok(None) };
     let page = engine.options().limits.page_rows_max;
     state::load(&**engine.store(), body, page).await.map(|(workflow, ..)| Some(workflow))
+}
+
+/// The recorded response in a step of a run, as `response_ref` of the event names it that completed the call;
+/// `ordinal` is the place of that event.
+///
+/// # Errors
+///
+/// [`ErrorCode::StepNotFound`] if the run has no such step with a response.
+pub async fn response_at(
+    engine: &Engine,
+    run_key: RunKey,
+    ordinal: u64,
+    step: &StepKey,
+) -> Result<Response, Error> {
+    // The event that first records a step is the step's position.
+    let after = Some((ordinal, StepKey::from_stored(String::new())));
+    let query = Query::Steps { run_key, after, limit: ROWS_PER_EVENT };
+    let rows = engine.store().list(query).await?.steps()?;
+    let found = rows.into_iter().find(|row| row.step_key == *step);
+    let response = found.filter(|row| row.kind == RESPONSE).and_then(|row| {
+        let format = WireFormat::deserialize(&row.input?.read::<Value>().ok()?["format"]).ok()?;
+        Some((format, row.result?))
+    });
+    let Some((format, body)) = response else {
+        let message = format!("run {run_key} has no response at {step:?}");
+        return Err(Error::new(ErrorKind::NotFound, ErrorCode::StepNotFound, message));
+    };
+    Ok(Response { format, body: body.bytes, info: ResponseInfo::default() })
 }

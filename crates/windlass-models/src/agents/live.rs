@@ -12,7 +12,8 @@ use super::agent::Agent;
 use super::merge::{BranchEnd, merge};
 use super::observe::PendingWorkflowEvent;
 use super::provider::{
-    NoSink, ProviderError, ProviderErrorKind, ProviderRequest, ProviderResponse, WireFormat,
+    NoSink, ProviderError, ProviderErrorKind, ProviderRequest, ProviderResponse, TokenSink,
+    WireFormat,
 };
 use super::request::{ForkBranch, LlmRequest, ResponseInfo};
 use super::tool::dispatch_tool_uses;
@@ -26,6 +27,7 @@ use crate::any_error::AnyError;
 pub struct Executor {
     agent: Arc<Agent>,
     env: Arc<dyn Env>,
+    sink: Option<Arc<dyn TokenSink>>,
 }
 
 impl fmt::Debug for Executor {
@@ -78,7 +80,19 @@ pub struct Run {
 impl Executor {
     /// An executor of an agent. Timeouts and delays come from `env`.
     pub fn new(agent: Agent, env: Arc<dyn Env>) -> Self {
-        Self { agent: Arc::new(agent), env }
+        // A loop that cannot be resolved fails when it runs, with the same error as any missing function.
+        if let Err(error) = agent.resolve_loops() {
+            tracing::warn!(%error, agent = %agent.name, "failed to prepare the loops of an agent");
+        }
+        Self { agent: Arc::new(agent), env, sink: None }
+    }
+
+    /// Streams all calls and gives the parts to a sink. Parts of an attempt that failed come again with the
+    /// next one.
+    #[must_use]
+    pub fn stream_to(mut self, sink: Arc<dyn TokenSink>) -> Self {
+        self.sink = Some(sink);
+        self
     }
 
     /// Runs a workflow to its end.
@@ -182,7 +196,8 @@ impl Executor {
             })?;
             events.extend(recorded);
             let env = ended.env().into_iter().collect();
-            merged.push((branch.name.clone(), BranchEnd { env, transcripts: ended.transcripts }));
+            let (transcripts, only) = (ended.transcripts, branch.only.clone());
+            merged.push((branch.name.clone(), BranchEnd { env, transcripts, only }));
         }
         merge(workflow, &merged).map_err(|error| failed(error.into()))
     }
@@ -200,16 +215,24 @@ impl Executor {
             body,
             call_id: format!("{}:llm:{}", workflow.run_id(), workflow.counters.steps),
             attempt: 0,
-            stream: false,
+            stream: request.stream || self.sink.is_some(),
         };
+        let sink = self.sink.as_deref().unwrap_or(&NoSink);
         loop {
             sent.attempt += 1;
             let timeout = self.agent.llm_timeout(request);
-            let called = call_once(&*provider, &sent, &*self.env, timeout, &NoSink).await;
+            let called = call_once(&*provider, &sent, &*self.env, timeout, sink).await;
             let error = match called {
                 Ok(response) => return Ok((provider.wire_format(), response)),
                 Err(error) => error,
             };
+            // Nobody can be asked here about a spend limit.
+            let waits = error.kind() != ProviderErrorKind::SpendLimitReached;
+            if let Some(delay) = error.postponed_by().filter(|_| waits) {
+                sent.attempt -= 1;
+                self.env.sleep(delay).await;
+                continue;
+            }
             match self.agent.decide(sent.attempt, &error, self.env.random()) {
                 Decision::RetryIn(delay) => self.env.sleep(delay).await,
                 Decision::GiveUp(_) => return Err(AnyError::from(error)),

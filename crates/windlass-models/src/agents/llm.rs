@@ -1,20 +1,28 @@
 //! Calls of language models in a turn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tracing::Instrument as _;
 use windlass_engine::{EnqueuedReason, Turn, TurnError};
 use windlass_kernel::{
     Body, Decision, Draft, Error, Sha256Digest, Step as StepRow, StepKey, StepStatus, Wake,
 };
 
+use super::accounts::{Ending, Stop};
+use super::budget::Amount;
 use super::description::{LLM, LlmEvents};
 use super::live::{build, call_once, info_of};
 use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
-use super::provider::{NoSink, Provider, ProviderError, ProviderRequest, ProviderResponse};
+use super::provider::{
+    NoSink, Provider, ProviderError, ProviderErrorKind, ProviderRequest, ProviderResponse,
+    TokenSink,
+};
 use super::request::LlmRequest;
 use super::state::response_row;
+use super::telemetry;
 use super::transcript::Piece;
 use super::workflow::{ResponseAt, ResponseValue, Step};
 use crate::kit;
@@ -35,6 +43,17 @@ pub(crate) struct RequestRecord {
 
 fn key(number: u64) -> StepKey {
     StepKey::from_stored(format!("llm:{number}"))
+}
+
+// A commit that builds nothing that can be refused.
+fn written<T>(sent: Result<T, Stop>) -> Result<T, TurnError> {
+    sent.map_err(|stop| {
+        let message = match stop {
+            Stop::Failed(failure) => failure.message,
+            _ => "an account refused the end of a call".to_owned(),
+        };
+        TurnError::Blocked(Error::corrupt(message))
+    })
 }
 
 fn request_of(live: &Live) -> Option<(&LlmRequest, &str)> {
@@ -68,12 +87,19 @@ impl AgentProgram {
         row.status = StepStatus::Running;
         row.attempt = live.progress.attempts;
         row.input = Some(Body::of(&record)?);
+        if live.progress.batched.is_some() {
+            row.status = StepStatus::Waiting;
+            row.wait_for = Some("windlass.batch".into());
+        }
         let mut payload = json!({
             "continuation_id": row.step_key, "provider": request.provider, "model": request.model,
             "output_key": output_key, "request_bytes": record.bytes, "request_digest": record.digest,
             "request": provider.wire_format().summarise_request(&body),
             "request_ref": { "kind": "step_input", "step_key": row.step_key },
         });
+        if live.progress.batched.is_some() {
+            payload["lane"] = "batch".into();
+        }
         let events = LlmEvents::of(provider.event_family());
         let event = match live.progress.retried {
             None => events.suspended.clone(),
@@ -83,7 +109,9 @@ impl AgentProgram {
                 events.retried.clone()
             }
         };
+        let (bytes, digest) = (record.bytes, record.digest);
         draft.step(event, &payload, row.clone(), stamp)?;
+        self.join_lane(turn, draft, live, bytes, digest)?;
         live.rows.push(row);
         Ok(Flow::Continue)
     }
@@ -110,6 +138,9 @@ impl AgentProgram {
 
     /// Makes the call that the workflow waits for.
     pub(crate) async fn llm(&mut self, turn: &mut Turn) -> Result<Flow, TurnError> {
+        if let Some(flow) = self.admit(turn).await? {
+            return Ok(flow);
+        }
         self.begin(turn).await?;
         let provider = self.provider(self.live()).map_err(TurnError::Blocked)?;
         let number = self.live().workflow.counters.llm;
@@ -120,6 +151,9 @@ impl AgentProgram {
                 "the call llm:{number} has no row"
             ))));
         };
+        if self.live().progress.batched.is_some() {
+            return self.batched_call(turn, &provider, row).await;
+        }
         if interrupted && row.status == StepStatus::Running {
             // Another worker may have sent the request: it may be paid, and it is sent again.
             self.lost_attempt(turn, &provider, &mut row).await?;
@@ -131,7 +165,10 @@ impl AgentProgram {
             return Ok(Flow::Over);
         }
         if row.status != StepStatus::Running {
-            self.mark_running(turn, &mut row).await?;
+            match self.mark_running(turn, row).await? {
+                Ok(running) => row = running,
+                Err(flow) => return Ok(flow),
+            }
         }
         let Some((request, _)) = request_of(self.live()) else { return Ok(Flow::Continue) };
         let timeout = self.agent.llm_timeout(request);
@@ -142,11 +179,21 @@ impl AgentProgram {
             body: body.map_err(TurnError::Blocked)?,
             call_id: format!("{}:llm:{number}", turn.run.id),
             attempt: row.attempt + 1,
-            stream: false,
+            stream: request.stream || self.streams.is_watched(turn.run.run_key),
         };
         let env = Arc::clone(turn.env());
-        let call = call_once(&*provider, &sent, &*env, timeout, &NoSink);
-        match drive(turn, call).await? {
+        let streams = Arc::clone(&self.streams);
+        let begin = || streams.begin(turn.run.run_key, row.step_key.as_str(), sent.attempt);
+        let streaming = sent.stream.then(begin);
+        let sink = streaming.as_ref().map_or(&NoSink as &dyn TokenSink, |it| it);
+        let span = telemetry::chat(&turn.run, &self.agent.name, &*provider, &sent);
+        let call = call_once(&*provider, &sent, &*env, timeout, sink).instrument(span.clone());
+        let called = drive(turn, call).await;
+        if let Ok(Driven::Done(called)) = &called {
+            telemetry::ended(&span, called);
+        }
+        drop((streaming, span));
+        match called? {
             Driven::Cancelled => {
                 self.live_mut().rows.push(row);
                 Ok(Flow::Continue)
@@ -163,48 +210,69 @@ impl AgentProgram {
         row: &mut StepRow,
     ) -> Result<(), TurnError> {
         row.attempt += 1;
-        let stamp = turn.stamp();
-        row.updated_at = stamp.at;
-        let payload = json!({
-            "continuation_id": row.step_key, "attempt": row.attempt + 1,
-            "error": "unknown_outcome", "possibly_paid": true,
+        if !self.live().progress.budgets.is_empty() {
+            // The next attempt is reserved anew.
+            row.status = StepStatus::Waiting;
+        }
+        let most = self.most().map_err(TurnError::Blocked)?;
+        let sent = self.commit_accounted(turn, |_, turn, draft, accounts| {
+            let (stamp, mut row) = (turn.stamp(), row.clone());
+            row.updated_at = stamp.at;
+            let payload = json!({
+                "continuation_id": row.step_key, "attempt": row.attempt + 1,
+                "error": "unknown_outcome", "possibly_paid": true,
+            });
+            let event = LlmEvents::of(provider.event_family()).retried.clone();
+            accounts.end(&Ending::Lost, || most);
+            draft.step(event, &payload, row, stamp)?;
+            Ok(())
         });
-        let event = LlmEvents::of(provider.event_family()).retried.clone();
-        let mut draft = turn.draft();
-        draft.step(event, &payload, row.clone(), stamp).map_err(TurnError::Blocked)?;
-        turn.commit(draft).await.map(|_| ())
+        written(sent.await?)
     }
 
     // A later attempt is marked before it is sent, so that a crash shows it as possibly paid.
-    async fn mark_running(&self, turn: &mut Turn, row: &mut StepRow) -> Result<(), TurnError> {
+    async fn mark_running(
+        &mut self,
+        turn: &mut Turn,
+        mut row: StepRow,
+    ) -> Result<Result<StepRow, Flow>, TurnError> {
+        if !self.live().progress.budgets.is_empty() {
+            return self.admit_again(turn, row).await;
+        }
         (row.status, row.due_at) = (StepStatus::Running, None);
         row.updated_at = turn.stamp().at;
         let mut draft = turn.draft();
         draft.open_step(row.clone());
-        turn.commit(draft).await.map(|_| ())
+        turn.commit(draft).await?;
+        Ok(Ok(row))
     }
 
-    async fn llm_completed(
+    pub(super) async fn llm_completed(
         &mut self,
         turn: &mut Turn,
         provider: &Arc<dyn Provider>,
-        mut row: StepRow,
+        row: StepRow,
         response: ProviderResponse,
     ) -> Result<Flow, TurnError> {
-        let mut live = self.live().clone();
-        let mut draft = turn.draft();
-        let built =
-            self.record_response(turn, &mut draft, &mut live, provider, &mut row, &response);
-        match built {
-            Ok(flow) => {
-                turn.commit(draft).await?;
+        let (usage, model) = (response.usage.clone(), response.model.clone());
+        let ending = Ending::Used { usage, model };
+        let recorded = self.commit_accounted(turn, |this, turn, draft, accounts| {
+            let (mut live, mut row) = (this.live().clone(), row.clone());
+            accounts.end(&ending, Amount::default);
+            let flow =
+                this.record_response(turn, draft, &mut live, provider, &mut row, &response)?;
+            Ok((live, flow))
+        });
+        match recorded.await? {
+            Ok((live, flow)) => {
                 self.live = Some(live);
                 Ok(flow)
             }
             // The response is too large for the store, or the next step cannot be entered.
-            Err(error) => {
-                let failure = Failure::from(error);
-                self.llm_ended(turn, provider, row, failure, json!({ "possibly_paid": true })).await
+            Err(stop) => {
+                let Stop::Failed(failure) = stop else { return Ok(Flow::Continue) };
+                let details = json!({ "possibly_paid": true });
+                self.llm_ended(turn, provider, row, failure, details, ending).await
             }
         }
     }
@@ -228,7 +296,7 @@ impl AgentProgram {
         let stamp = turn.stamp();
         let item_row = response_row(turn, draft, from, format, response.body.clone(), stamp.at)?;
         let info = info_of(response);
-        let payload = json!({
+        let mut payload = json!({
             "continuation_id": row.step_key, "attempt": row.attempt + 1, "usage": info.usage,
             "model": info.model, "stop_reason": info.stop_reason, "message_id": info.message_id,
             "request_id": info.request_id, "response_bytes": response.body.len(),
@@ -238,6 +306,10 @@ impl AgentProgram {
             "tool_uses": format.tool_uses(&response.body)?.len(),
             "response_ref": { "kind": "step_result", "step_key": item_row.step_key },
         });
+        if let Some(batched) = &live.progress.batched {
+            payload["lane"] = "batch".into();
+            payload["provider_batch_id"] = json!(batched.submitted);
+        }
         let result = json!({ "item": from, "usage": info.usage });
         (row.status, row.result) = (StepStatus::Completed, Some(Body::of(&result)?));
         row.attempt += 1;
@@ -254,6 +326,7 @@ impl AgentProgram {
         live.workflow.resume(&output_key, ResponseValue { at, info }.to_value())?;
         live.workflow.counters.steps += 1;
         (live.progress.attempts, live.progress.retried) = (0, None);
+        live.progress.batched = None;
         live.progress.receipts.clear();
         let payload = json!({
             "continuation_id": row.step_key, "output_key": output_key,
@@ -269,72 +342,128 @@ impl AgentProgram {
         mut row: StepRow,
         error: ProviderError,
     ) -> Result<Flow, TurnError> {
+        if let Some(delay) = error.postponed_by() {
+            return self.llm_postponed(turn, row, delay).await;
+        }
         let details = json!({
             "kind": error.kind().as_str(), "error_type": error.name(), "status": error.status(),
             "request_id": error.request_id(), "possibly_paid": error.kind().may_be_paid(),
         });
+        let ending = match error.kind().may_be_paid() {
+            true => Ending::Lost,
+            false => Ending::Free,
+        };
         let attempt = row.attempt + 1;
         // A new generation has attempts of its own.
         let counted = attempt - self.live().progress.attempts;
-        let Decision::RetryIn(delay) = self.agent.decide(counted, &error, turn.env().random())
-        else {
-            let failure = Failure { name: "PROVIDER_FAILED".into(), message: error.to_string() };
-            return self.llm_ended(turn, provider, row, failure, details).await;
+        let decision = match error.retry_after() {
+            // The account is closed until a person acts.
+            Some(delay) if error.kind() == ProviderErrorKind::SpendLimitReached => {
+                Decision::RetryIn(delay)
+            }
+            _ => self.agent.decide(counted, &error, turn.env().random()),
         };
-        let stamp = turn.stamp();
+        let Decision::RetryIn(delay) = decision else {
+            if self.overflows(&error) {
+                return self.llm_overflowed(turn, provider, row, &error, details).await;
+            }
+            let failure = Failure { name: "PROVIDER_FAILED".into(), message: error.to_string() };
+            return self.llm_ended(turn, provider, row, failure, details, ending).await;
+        };
         let due = turn.now().plus(delay);
         let mut payload = json!({
             "continuation_id": row.step_key, "attempt": attempt + 1, "retry_at": due.to_string(),
         });
         merge_into(&mut payload, &details);
         row.attempt = attempt;
-        (row.status, row.due_at, row.updated_at) = (StepStatus::Waiting, Some(due), stamp.at);
+        (row.status, row.due_at) = (StepStatus::Waiting, Some(due));
         let failure = Failure { name: error.kind().as_str().into(), message: error.to_string() };
         row.error = Some(failure.body().map_err(TurnError::Blocked)?);
-        let mut draft = turn.draft();
-        let event = LlmEvents::of(provider.event_family()).retried.clone();
-        draft.step(event, &payload, row.clone(), stamp).map_err(TurnError::Blocked)?;
-        kit::release(turn, &mut draft, Wake::At(due));
-        turn.commit(draft).await?;
+        let most = self.most().map_err(TurnError::Blocked)?;
+        let written_row = self.commit_accounted(turn, |_, turn, draft, accounts| {
+            let (stamp, mut row) = (turn.stamp(), row.clone());
+            row.updated_at = stamp.at;
+            let event = LlmEvents::of(provider.event_family()).retried.clone();
+            accounts.end(&ending, || most);
+            draft.step(event, &payload, row.clone(), stamp)?;
+            kit::release(turn, draft, Wake::At(due));
+            Ok(row)
+        });
+        match written_row.await? {
+            Ok(written) => row = written,
+            Err(stop) => written(Err::<(), _>(stop))?,
+        }
         turn.metrics().steps_retried.add(1);
         turn.announce(EnqueuedReason::Retry);
         self.live_mut().rows.push(row);
         Ok(Flow::Over)
     }
 
+    // The account of the provider is closed. Nothing was sent, so this is no attempt, and no event: a run
+    // may wait for days.
+    async fn llm_postponed(
+        &mut self,
+        turn: &mut Turn,
+        mut row: StepRow,
+        delay: Duration,
+    ) -> Result<Flow, TurnError> {
+        let due = turn.now().plus(delay);
+        (row.status, row.due_at) = (StepStatus::Waiting, Some(due));
+        let most = self.most().map_err(TurnError::Blocked)?;
+        let sent = self.commit_accounted(turn, |_, turn, draft, accounts| {
+            let mut row = row.clone();
+            row.updated_at = turn.stamp().at;
+            // What was reserved is free while the run waits.
+            accounts.end(&Ending::Free, || most);
+            draft.open_step(row.clone());
+            kit::release(turn, draft, Wake::At(due));
+            Ok(row)
+        });
+        let row = written(sent.await?)?;
+        turn.announce(EnqueuedReason::Retry);
+        self.live_mut().rows.push(row);
+        Ok(Flow::Over)
+    }
+
     // The call failed for good.
-    async fn llm_ended(
+    pub(crate) async fn llm_ended(
         &mut self,
         turn: &mut Turn,
         provider: &Arc<dyn Provider>,
         mut row: StepRow,
         failure: Failure,
         details: serde_json::Value,
+        ending: Ending,
     ) -> Result<Flow, TurnError> {
-        let stamp = turn.stamp();
         row.attempt += 1;
-        (row.status, row.due_at, row.updated_at) = (StepStatus::Errored, None, stamp.at);
+        (row.status, row.due_at) = (StepStatus::Errored, None);
         (row.result, row.error) = (None, Some(failure.body().map_err(TurnError::Blocked)?));
         let mut payload = json!({
             "continuation_id": row.step_key, "attempt": row.attempt, "error": failure.summary(),
             "error_ref": { "kind": "step_error", "step_key": row.step_key },
         });
         merge_into(&mut payload, &details);
-        let mut draft = turn.draft();
-        let event = LlmEvents::of(provider.event_family()).failed.clone();
-        let live = self.live_mut();
-        live.progress.attempts = row.attempt;
-        let body = super::state::save(&live.workflow, &live.progress, &live.stored);
-        draft.step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
-        draft.state(body.map_err(TurnError::Blocked)?, turn.stamp());
-        self.end_failed(turn, &mut draft, &failure, &payload).map_err(TurnError::Blocked)?;
-        turn.commit(draft).await?;
+        let most = self.most().map_err(TurnError::Blocked)?;
+        let ended = self.commit_accounted(turn, |this, turn, draft, accounts| {
+            let (stamp, mut row) = (turn.stamp(), row.clone());
+            row.updated_at = stamp.at;
+            let event = LlmEvents::of(provider.event_family()).failed.clone();
+            let mut progress = this.live().progress.clone();
+            (progress.attempts, progress.batched) = (row.attempt, None);
+            let body = super::state::save(&this.live().workflow, &progress, &this.live().stored)?;
+            accounts.end(&ending, || most);
+            draft.step(event, &payload, row, stamp)?;
+            draft.state(body, turn.stamp());
+            this.end_failed(turn, draft, &failure, &payload)?;
+            Ok(())
+        });
+        written(ended.await?)?;
         turn.metrics().steps_failed.add(1);
         Ok(Flow::Over)
     }
 }
 
-fn merge_into(payload: &mut serde_json::Value, details: &serde_json::Value) {
+pub(super) fn merge_into(payload: &mut serde_json::Value, details: &serde_json::Value) {
     if let (Some(payload), Some(details)) = (payload.as_object_mut(), details.as_object()) {
         payload.extend(details.iter().map(|(key, value)| (key.clone(), value.clone())));
     }

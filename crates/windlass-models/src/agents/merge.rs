@@ -13,6 +13,8 @@ use super::workflow::Workflow;
 pub(crate) struct BranchEnd {
     pub(crate) env: BTreeMap<String, Value>,
     pub(crate) transcripts: BTreeMap<String, Transcript>,
+    /// The keys that are merged; all keys and transcripts if there is no list.
+    pub(crate) only: Option<Vec<String>>,
 }
 
 /// Merges the changes of branches into the workflow that forked them. Equal changes are accepted.
@@ -20,10 +22,15 @@ pub(crate) fn merge(
     workflow: &mut Workflow,
     branches: &[(String, BranchEnd)],
 ) -> Result<(), Error> {
-    let env = changes(branches, |end| &end.env, |key| workflow.env.value(key), workflow.env.keys());
+    let merged = |end: &BranchEnd, key: &str| {
+        end.only.as_ref().is_none_or(|only| only.iter().any(|name| name == key))
+    };
+    let env_keys = workflow.env.keys();
+    let env = changes(branches, |end| &end.env, |key| workflow.env.value(key), env_keys, merged);
     let base = workflow.transcripts.clone();
     let keys = base.keys().map(String::as_str);
-    let transcripts = changes(branches, |end| &end.transcripts, |key| base.get(key), keys);
+    let all = |end: &BranchEnd, _: &str| end.only.is_none();
+    let transcripts = changes(branches, |end| &end.transcripts, |key| base.get(key), keys, all);
     let (env, transcripts) = (env?, transcripts?);
     for (key, value) in env {
         match value {
@@ -46,6 +53,7 @@ fn changes<'a, T>(
     side: fn(&BranchEnd) -> &BTreeMap<String, T>,
     base: impl Fn(&str) -> Option<&'a T>,
     base_keys: impl Iterator<Item = &'a str>,
+    is_merged: impl Fn(&BranchEnd, &str) -> bool,
 ) -> Result<BTreeMap<String, Option<T>>, Error>
 where
     T: Clone + PartialEq + 'static,
@@ -58,7 +66,7 @@ where
     let mut conflicts: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for key in keys {
         let before = base(key);
-        for (name, end) in branches {
+        for (name, end) in branches.iter().filter(|(_, end)| is_merged(end, key)) {
             let after = side(end).get(key);
             if after == before {
                 continue;
@@ -122,7 +130,7 @@ mod tests {
             }
             let end = |env: Value| BranchEnd {
                 env: serde_json::from_value(env).unwrap(),
-                transcripts: BTreeMap::new(),
+                ..BranchEnd::default()
             };
             let branches = [("lhs".to_owned(), end(lhs)), ("rhs".to_owned(), end(rhs))];
             match (merge(&mut workflow, &branches), expect) {

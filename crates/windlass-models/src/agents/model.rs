@@ -1,21 +1,27 @@
 //! Agents as the engine serves them.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass_engine::{Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program};
-use windlass_kernel::Error;
+use windlass_engine::{
+    Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun, WeakEngine,
+};
+use windlass_kernel::{Error, ErrorCode, RunKey, WorkflowName};
 
 use super::agent::Agent;
 use super::description::{CALL_STARTED, DESCRIPTION, MODEL};
 use super::program::{AgentProgram, first_workflow};
 use super::state::{self, Progress, StoredValues};
+use super::stream::{CallWatch, Streams};
 use super::workflow::Step;
 use crate::workflow_ref::{Format, WorkflowRef};
 
 struct Agents {
     agent: Arc<Agent>,
     engine: EngineParts,
+    handle: WeakEngine,
+    streams: Arc<Streams>,
 }
 
 impl Model for Agents {
@@ -24,8 +30,28 @@ impl Model for Agents {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let program = AgentProgram::open(&self.agent, &self.engine, opened.run(), opened.steps());
+        let mut program = AgentProgram::open(
+            &self.agent,
+            &self.engine,
+            &self.streams,
+            opened.run(),
+            opened.steps(),
+        );
+        program.handle = Some(self.handle.clone());
         Ok(Box::new(program))
+    }
+
+    // A budget that cannot be kept refuses the start.
+    fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
+        if start.headers.is_some() {
+            let message = format!("runs of {:?} take no headers", start.workflow);
+            return Err(super::env::invalid(ErrorCode::InvalidHeaders, message));
+        }
+        if self.agent.budget_input.is_none() {
+            return Ok(());
+        }
+        let input: Value = start.input.read()?;
+        self.agent.check_budget(self.agent.budget_of(&input)?.as_ref())
     }
 
     // The first function's event rides in the commit that creates the run. A snapshot with large values needs
@@ -38,7 +64,8 @@ impl Model for Agents {
         let workflow = first_workflow(&self.agent, run)?;
         let Step::Call { function, version } = &workflow.step else { return Ok(()) };
         let payload = serde_json::json!({ "function": function, "version": version, "depth": 0 });
-        let progress = Progress { begun: true, ..Progress::default() };
+        let budget = self.agent.budget_of(&run.input.read()?)?;
+        let progress = Progress { begun: true, ..Progress::first(run, budget.as_ref()) };
         let body = state::save(&workflow, &progress, &StoredValues::default())?;
         let stamp = creating.stamp();
         creating.draft.event(CALL_STARTED, &payload, stamp)?;
@@ -56,10 +83,31 @@ impl Model for Agents {
 /// The name is not valid, or a workflow with this name is registered; or the entry function is missing.
 pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Value>, Error> {
     agent.trampoline.version_of(&agent.entry)?;
+    agent.resolve_loops()?;
+    agent.check_budget(agent.budget.as_ref())?;
     let workflow = remote(engine, &agent.name)?;
-    let model = Agents { agent: Arc::new(agent), engine: engine.parts() };
+    super::lane::register(engine, &agent)?;
+    let (parts, handle) = (engine.parts(), engine.downgrade());
+    let streams = Arc::default();
+    let model = Agents { agent: Arc::new(agent), engine: parts, handle, streams };
     engine.register(workflow.name.clone(), Arc::new(model))?;
     Ok(workflow)
+}
+
+fn agents_of(engine: &Engine, workflow: &WorkflowName) -> Option<Arc<Agents>> {
+    let model: Arc<dyn Any + Send + Sync> = engine.served(workflow)?;
+    model.downcast().ok()
+}
+
+/// The agent that this process serves under a name.
+pub fn served(engine: &Engine, workflow: &WorkflowName) -> Option<Arc<Agent>> {
+    agents_of(engine, workflow).map(|agents| Arc::clone(&agents.agent))
+}
+
+/// Watches the provider calls of a run while they run in this process; none if this process does not serve
+/// the agent.
+pub fn watch(engine: &Engine, workflow: &WorkflowName, run: RunKey) -> Option<CallWatch> {
+    Some(CallWatch::new(&agents_of(engine, workflow)?.streams, run))
 }
 
 /// An agent that another process serves: this process can start its runs and find them.

@@ -6,17 +6,20 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Value, json};
-use windlass_engine::{Control, EngineParts, Program, Turn, TurnError};
+use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Run, Stamp, Step as StepRow, Wake,
+    Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Message, Run, Stamp, Step as StepRow,
+    Wake,
 };
 
+use super::accounts::check_price;
 use super::agent::Agent;
 use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, SAVED};
 use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
+use super::stream::Streams;
 use super::trampoline::{WorkflowError, WorkflowStepOutcome};
 use super::workflow::{Step, Workflow};
 use crate::any_error::AnyError;
@@ -28,7 +31,12 @@ const ERROR_CHARS_MAX: usize = 2_000;
 pub(crate) struct AgentProgram {
     pub(crate) agent: Arc<Agent>,
     pub(crate) engine: EngineParts,
+    pub(crate) streams: Arc<Streams>,
     pub(crate) live: Option<Live>,
+    /// For the start of lanes.
+    pub(crate) handle: Option<WeakEngine>,
+    /// The message that the next commit about the current call consumes.
+    pub(crate) answered: Option<Message>,
     // The snapshot and the open steps of a run that is not loaded yet.
     first: Option<Body>,
     rows: Vec<StepRow>,
@@ -106,13 +114,17 @@ impl AgentProgram {
     pub(crate) fn open(
         agent: &Arc<Agent>,
         engine: &EngineParts,
+        streams: &Arc<Streams>,
         run: &Run,
         rows: &[StepRow],
     ) -> Self {
         Self {
             agent: Arc::clone(agent),
             engine: engine.clone(),
+            streams: Arc::clone(streams),
             live: None,
+            handle: None,
+            answered: None,
             first: run.state.clone(),
             rows: rows.to_vec(),
         }
@@ -165,7 +177,10 @@ impl AgentProgram {
             None => {
                 let workflow =
                     first_workflow(&self.agent, &turn.run).map_err(TurnError::Blocked)?;
-                (workflow, Progress::default(), StoredValues::default())
+                let budget = turn.run.input.read().and_then(|input| self.agent.budget_of(&input));
+                let budget = budget.map_err(TurnError::Blocked)?;
+                let progress = Progress::first(&turn.run, budget.as_ref());
+                (workflow, progress, StoredValues::default())
             }
         };
         self.agent.trampoline.check(&workflow).map_err(TurnError::Blocked)?;
@@ -370,6 +385,11 @@ impl AgentProgram {
                 draft.event(CALL_STARTED, &payload, turn.stamp())?;
                 Flow::Continue
             }
+            // The intent needs an answer of the store first, so it has a commit of its own.
+            Step::Llm { .. } if self.must_admit(live) => {
+                live.progress.begun = false;
+                Flow::Continue
+            }
             Step::Llm { .. } => self.enter_llm(turn, draft, live)?,
             Step::Tools { .. } => self.enter_tools(turn, draft, live)?,
             Step::Human { .. } => self.enter_human(turn, draft, live)?,
@@ -395,6 +415,10 @@ impl AgentProgram {
     fn check_entry(&self, workflow: &Workflow) -> Result<(), Error> {
         let Step::Llm { request, .. } = &workflow.step else { return Ok(()) };
         let provider = self.agent.provider_named(&request.provider)?;
+        if let Some(function) = &request.on_overflow {
+            self.agent.trampoline.version_of(function)?;
+        }
+        check_price(&self.live().progress.budgets, &request.model, self.agent.prices())?;
         let transcript =
             request.transcript.as_ref().and_then(|name| workflow.transcripts.get(name));
         match (transcript, &request.transcript) {
@@ -436,7 +460,11 @@ pub(crate) fn first_workflow(agent: &Agent, run: &Run) -> Result<Workflow, Error
     workflow.step = Step::Call { function: agent.entry.clone(), version };
     match run.input.read::<Value>()? {
         Value::Object(members) => {
-            members.iter().try_for_each(|(key, value)| workflow.set(key, value))?;
+            let members = members.iter();
+            let own = members.filter(|(key, _)| agent.budget_input.as_ref() != Some(*key));
+            for (key, value) in own {
+                workflow.set(key, value)?;
+            }
         }
         Value::Null => {}
         other => workflow.set("input", &other)?,

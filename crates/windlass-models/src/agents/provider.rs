@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use windlass_kernel::BoxFuture;
 
+use super::batch::BatchProvider;
+
 /// A client of one provider of language models. Register it under its name with the program that calls it.
 ///
 /// A client sends the bytes of a request unchanged, apart from what it needs for streaming. It makes one
@@ -25,6 +27,11 @@ pub trait Provider: Send + Sync + 'static {
     /// The prefix of the ledger events about its calls.
     fn event_family(&self) -> EventFamily {
         EventFamily::Llm
+    }
+
+    /// Its batches, if calls can go into some. Default: none.
+    fn batches(&self) -> Option<&dyn BatchProvider> {
+        None
     }
 
     /// Sends a request and waits for the complete response. Parts that arrive earlier go to `sink`.
@@ -183,6 +190,7 @@ pub struct ProviderError {
     retry_after: Option<Duration>,
     request_id: Option<String>,
     rate_limits: Box<RateLimits>,
+    postponed: bool,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -245,6 +253,7 @@ impl ProviderError {
             retry_after: None,
             request_id: None,
             rate_limits: Box::default(),
+            postponed: false,
             source: None,
         }
     }
@@ -268,6 +277,14 @@ impl ProviderError {
     pub fn with_retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
+    }
+
+    /// The same for a call that waits for the account of the provider and not for an answer: it is made again
+    /// after this time and does not count as an attempt.
+    #[must_use]
+    pub fn postponed(mut self, delay: Duration) -> Self {
+        self.postponed = true;
+        self.with_retry_after(delay)
     }
 
     /// The same with the provider's id of the HTTP request.
@@ -312,6 +329,11 @@ impl ProviderError {
     /// The HTTP status.
     pub fn status(&self) -> Option<u16> {
         self.status
+    }
+
+    /// For how long the call is postponed, if it was not made for now.
+    pub fn postponed_by(&self) -> Option<Duration> {
+        self.retry_after.filter(|_| self.postponed)
     }
 
     /// How long the provider asks to wait.

@@ -7,7 +7,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use windlass_kernel::{Error, ErrorCode};
 
+use super::budget::Budget;
 use super::env::invalid;
+use super::lane::Lane;
 use super::provider::{Usage, WireFormat};
 
 /// How many branches a fork has at most.
@@ -38,6 +40,14 @@ pub struct LlmRequest {
     pub(crate) transcript: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) stream: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lane: Option<Lane>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) turns_left: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) on_overflow: Option<String>,
 }
 
 impl LlmRequest {
@@ -50,6 +60,10 @@ impl LlmRequest {
             params: Vec::new(),
             transcript: None,
             timeout_ms: None,
+            stream: false,
+            lane: None,
+            turns_left: None,
+            on_overflow: None,
         };
         Self { model: model.clone(), ..request.param("model", model) }
     }
@@ -75,6 +89,37 @@ impl LlmRequest {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         self
+    }
+
+    /// Asks the provider to stream, also if nobody watches when the call begins. Long answers need it: some
+    /// providers refuse to compute them without a stream.
+    pub fn stream(mut self) -> Self {
+        self.stream = true;
+        self
+    }
+
+    /// How the call is made. Default: the option of the agent.
+    pub fn lane(mut self, lane: Lane) -> Self {
+        self.lane = Some(lane);
+        self
+    }
+
+    /// How many calls, with this one, the program still makes at most before its deadline. A lane with a deadline
+    /// divides the time that is left by it. Default 1.
+    pub fn turns_left(mut self, turns: u32) -> Self {
+        self.turns_left = Some(turns.max(1));
+        self
+    }
+
+    /// Runs this function instead of failing the run if the provider refuses the request because it does not
+    /// fit into the context of the model.
+    pub fn on_overflow(mut self, function: impl Into<String>) -> Self {
+        self.on_overflow = Some(function.into());
+        self
+    }
+
+    pub(crate) fn has_param(&self, name: &str) -> bool {
+        self.params.iter().any(|(known, _)| known == name)
     }
 
     /// The name of the provider.
@@ -183,18 +228,37 @@ pub struct ForkBranch {
     pub(crate) function: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) set: Vec<(String, Value)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) only: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) budget: Option<Budget>,
 }
 
 impl ForkBranch {
     /// A branch that begins with this function.
     pub fn new(name: impl Into<String>, function: impl Into<String>) -> Self {
-        Self { name: name.into(), function: function.into(), set: Vec::new() }
+        let (name, function) = (name.into(), function.into());
+        Self { name, function, set: Vec::new(), only: None, budget: None }
     }
 
     /// Sets a key of the branch's env. The key belongs to the branch: the join merges it as a change.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.set.push((key.into(), value.into()));
+        self
+    }
+
+    /// The join merges only these keys of the branch's env, and none of its transcripts.
+    #[must_use]
+    pub fn only<S: Into<String>>(mut self, keys: impl IntoIterator<Item = S>) -> Self {
+        self.only = Some(keys.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// What the branch may use. It counts for the budget of the run too.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
         self
     }
 
@@ -216,7 +280,8 @@ pub(crate) fn check_branches(branches: &[ForkBranch]) -> Result<(), Error> {
         return Err(invalid(ErrorCode::InvalidSize, message));
     }
     let mut names = std::collections::BTreeSet::new();
-    for ForkBranch { name, .. } in branches {
+    for ForkBranch { name, budget, .. } in branches {
+        budget.as_ref().map_or(Ok(()), Budget::check)?;
         if name.is_empty() || name.len() > 100 || name.contains('\0') {
             let message =
                 format!("the branch name {name:?} is not valid: use 1 to 100 bytes, no NUL");

@@ -14,9 +14,12 @@ use windlass_kernel::{
     StepStatus, Store, Timestamp,
 };
 
-use super::description::{ITEMS, RESPONSE, VALUE};
+use super::accounts::BudgetRef;
+use super::budget::Budget;
+use super::description::{COMPACTION, ITEMS, RESPONSE, VALUE};
 use super::env::{Env, VALUE_MEMBER, invalid};
 use super::fork::ForkState;
+use super::lane::BatchedCall;
 use super::provider::WireFormat;
 use super::transcript::{Piece, Transcript};
 use super::workflow::{ResponseAt, Snapshot, Step, Workflow};
@@ -51,6 +54,26 @@ pub(crate) struct Progress {
     /// Further generations before `retried` that may have receipts of the current dispatch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) receipts: Vec<RunKey>,
+    /// The budgets that its calls count for, the outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) budgets: Vec<BudgetRef>,
+    /// How often the run has asked a person for more budget.
+    #[serde(default)]
+    pub(crate) asked: u32,
+    /// The batch lane that has the current call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batched: Option<BatchedCall>,
+    /// The call that begins now has been reserved.
+    #[serde(skip)]
+    pub(crate) admitted: bool,
+}
+
+impl Progress {
+    /// The progress of a run that begins.
+    pub(crate) fn first(run: &Run, budget: Option<&Budget>) -> Self {
+        let budgets = budget.map(|own| BudgetRef::new(run.run_key, run.id.as_str(), own));
+        Self { budgets: budgets.into_iter().collect(), ..Self::default() }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -99,7 +122,7 @@ pub(crate) fn flush(
         Ok(())
     };
     let Workflow { transcripts, counters, env, step, .. } = workflow;
-    for transcript in transcripts.values_mut() {
+    for (name, transcript) in transcripts.iter_mut() {
         if !transcript.pieces().iter().any(|piece| matches!(piece, Piece::Inline(_))) {
             continue;
         }
@@ -118,6 +141,11 @@ pub(crate) fn flush(
                 }
             }
         }
+        if let Some(dropped) = transcript.take_dropped() {
+            counters.compactions += 1;
+            let record = compaction(name, transcript, dropped)?;
+            put(format!("compact:{}", counters.compactions), COMPACTION, record, None)?;
+        }
     }
     let large = env.entries().filter(|(.., summary)| summary.bytes > VALUE_BYTES_MAX);
     let mut texts: Vec<Vec<u8>> =
@@ -134,6 +162,19 @@ pub(crate) fn flush(
         }
     }
     Ok(rows)
+}
+
+// The first of the items is the summary, the others are those that were kept.
+fn compaction(name: &str, transcript: &Transcript, dropped: usize) -> Result<Body, Error> {
+    let items: Vec<_> = transcript
+        .pieces()
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Stored(stored) => Some((stored.run, stored.from, stored.to)),
+            Piece::Inline(_) => None,
+        })
+        .collect();
+    Body::of(&json!({ "transcript": name, "dropped": dropped, "items": items }))
 }
 
 /// The row of a response.

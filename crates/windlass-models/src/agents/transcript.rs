@@ -23,6 +23,9 @@ pub struct Transcript {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     format: Option<WireFormat>,
     pieces: Vec<Piece>,
+    // How many items compactions took out that no commit has recorded yet.
+    #[serde(skip)]
+    dropped: Option<usize>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,7 +144,8 @@ impl Transcript {
         Ok(())
     }
 
-    /// Replaces all items except the last `keep` by a summary. The items before stay in the store.
+    /// Replaces all items except the last `keep` by a summary. The items before stay in the store, and the
+    /// commit of the function records a step with the summary and the range that was kept.
     ///
     /// # Errors
     ///
@@ -153,6 +157,7 @@ impl Transcript {
             return Err(invalid(ErrorCode::InvalidSize, message));
         }
         let mut drop_left = len - keep;
+        self.dropped = Some(self.dropped.unwrap_or(0) + drop_left);
         let mut kept = vec![Piece::Inline(vec![summary.into()])];
         for piece in std::mem::take(&mut self.pieces) {
             match piece {
@@ -182,6 +187,29 @@ impl Transcript {
         Ok(())
     }
 
+    /// Keeps only the first `len` items in the requests that follow.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let mut left = len;
+        for piece in &mut self.pieces {
+            match piece {
+                Piece::Stored(stored) => {
+                    let kept = left.min((stored.to - stored.from) as usize);
+                    stored.to = stored.from + kept as u64;
+                    stored.items.truncate(kept);
+                    left -= kept;
+                }
+                Piece::Inline(items) => {
+                    items.truncate(left);
+                    left -= items.len();
+                }
+            }
+        }
+        self.pieces.retain(|piece| match piece {
+            Piece::Stored(stored) => stored.to > stored.from,
+            Piece::Inline(items) => !items.is_empty(),
+        });
+    }
+
     /// Fixes the format of the items, or refuses another one.
     pub(crate) fn set_format(&mut self, name: &str, format: WireFormat) -> Result<(), Error> {
         self.check_format(name, format)?;
@@ -200,6 +228,11 @@ impl Transcript {
             }
             _ => Ok(()),
         }
+    }
+
+    /// How many items were taken out since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Option<usize> {
+        self.dropped.take()
     }
 
     pub(crate) fn pieces_mut(&mut self) -> &mut Vec<Piece> {

@@ -113,6 +113,8 @@ pub(crate) struct Counters {
     pub(crate) forks: u64,
     /// Items of transcripts in rows of this run.
     pub(crate) items: u64,
+    #[serde(default)]
+    pub(crate) compactions: u64,
 }
 
 /// The serialized form.

@@ -14,10 +14,11 @@ use windlass_kernel::{
     Sha256Digest, Subject, Timestamp,
 };
 
+use super::chains::ChainProgress;
 use super::document::Document;
-use super::error::{invalid, not_found, refused};
+use super::error::{not_found, refused};
 use super::handle::Contracts;
-use super::names::{APPROVAL_DECIDED, APPROVALS, DOCUMENTS, REASON_BYTES_MAX, document_id};
+use super::names::{APPROVAL_DECIDED, APPROVALS, DOCUMENTS, document_id};
 
 /// The most people whom one request asks.
 pub const ASKED_MAX: usize = 28;
@@ -49,6 +50,9 @@ pub struct Approval {
     pub origin: u32,
     /// The people who are asked.
     pub asked: Vec<AskedPerson>,
+    /// The progress in an approval chain, if the node names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<ChainProgress>,
     /// The decisions by person.
     #[serde(default)]
     pub decisions: BTreeMap<String, DecisionNote>,
@@ -125,7 +129,9 @@ impl Approval {
             .term("document", &format!("{}/{}", self.entity_type, self.document))?;
         if self.status == ApprovalStatus::Open {
             for asked in &self.asked {
-                if !self.decisions.contains_key(&asked.person) {
+                let in_stage = self.chain.as_ref();
+                let in_stage = in_stage.is_none_or(|chain| chain.people.contains(&asked.person));
+                if in_stage && !self.decisions.contains_key(&asked.person) {
                     change = change.term("assignee", &asked.person)?;
                 }
             }
@@ -238,10 +244,7 @@ impl Contracts {
         by: &Subject,
         why: Option<&str>,
     ) -> Result<Approval, Error> {
-        if why.is_some_and(|why| why.len() > REASON_BYTES_MAX) {
-            let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
-            return Err(invalid(ErrorCode::InvalidSize, message));
-        }
+        super::documents::check_reason(why)?;
         let note = |at| DecisionNote { verdict, at, why: why.map(str::to_owned) };
         self.change_approval(id, |approval, document, at| {
             check_open(approval, document)?;
@@ -295,6 +298,11 @@ impl Contracts {
             }
             asked.on_behalf_of = Some(by.id().to_owned());
             to.clone_into(&mut asked.person);
+            if let Some(chain) = &mut approval.chain
+                && chain.people.remove(by.id())
+            {
+                chain.people.insert(to.to_owned());
+            }
             Ok(())
         })
         .await
@@ -369,7 +377,9 @@ fn check_person(approval: &Approval, document: &Document, by: &Subject) -> Resul
     if is_excluded(document, by.id()) {
         return not("nobody approves a document that they made or edited");
     }
-    if !approval.asked.iter().any(|asked| asked.person == by.id()) {
+    let is_asked = approval.asked.iter().any(|asked| asked.person == by.id());
+    let in_stage = approval.chain.as_ref().is_none_or(|chain| chain.people.contains(by.id()));
+    if !is_asked || !in_stage {
         return not("they are not asked");
     }
     if approval.decisions.contains_key(by.id()) {

@@ -14,7 +14,9 @@ use windlass_kernel::{
 
 use super::error::{conflict, invalid, no_type, not_compiled, not_found};
 use super::handle::Contracts;
-use super::names::{ARTEFACTS, DEFINITIONS, TYPES, VERSIONS_MAX, check_type_name, key, version_id};
+use super::names::{
+    ARTEFACTS, CHAINS, DEFINITIONS, TYPES, VERSIONS_MAX, check_type_name, key, version_id,
+};
 use super::shared::Shared;
 
 /// A document type: the head of its published contracts.
@@ -90,6 +92,25 @@ pub struct DefinitionVersion {
     pub rolled_back_to: Option<u32>,
 }
 
+/// The result of a compilation of something that is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recompiled {
+    /// The hash of the artefact.
+    pub hash: Sha256Digest,
+    /// Whether it is another artefact than before.
+    pub changed: bool,
+    /// The published version that has it; none for a contract.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+}
+
+/// A definition and its artefact.
+struct Compiled {
+    definition: OrgWorkflowDefinition,
+    artefact: CompiledWorkflow,
+}
+
 /// The artefact that a new document is pinned to.
 pub(crate) struct Effective {
     pub(crate) hash: Sha256Digest,
@@ -149,30 +170,40 @@ impl Shared {
                         return unserved(id, what);
                     }
                 }
-                NodeConfig::Notification(config)
-                    if config.channel != NotificationChannel::InApp =>
-                {
+                NodeConfig::Notification(config) if !self.serves_channel(config.channel) => {
                     let what = format!("the channel {:?}, which is not configured", config.channel);
                     return unserved(id, what);
                 }
-                NodeConfig::WebhookOut(config) => {
-                    if !self.serves_webhooks {
-                        return unserved(id, "webhooks, which are not configured".to_owned());
-                    }
-                    if config.await_delivery.is_some() {
-                        return unserved(
-                            id,
-                            "`await: delivered`, which is not supported".to_owned(),
-                        );
-                    }
-                }
-                NodeConfig::Approval(config) if config.chain.is_some() => {
-                    return unserved(id, "approval chains, which are not supported".to_owned());
-                }
-                NodeConfig::WaitEvent(_) => {
-                    return unserved(id, "events by key, which are not supported".to_owned());
+                NodeConfig::WebhookOut(_) if !self.serves_webhooks => {
+                    return unserved(id, "webhooks, which are not configured".to_owned());
                 }
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn serves_channel(&self, channel: NotificationChannel) -> bool {
+        match channel {
+            NotificationChannel::InApp => true,
+            NotificationChannel::Email => self.serves_mail,
+            NotificationChannel::Sms => false,
+        }
+    }
+
+    /// Refuses an artefact that names an approval chain which the tenant does not have.
+    async fn check_chains(
+        &self,
+        namespace: &Namespace,
+        artefact: &CompiledWorkflow,
+    ) -> Result<(), Error> {
+        for (id, node) in &artefact.nodes {
+            let NodeConfig::Approval(config) = &node.config else { continue };
+            let Some(name) = &config.chain else { continue };
+            if self.row(key(namespace, CHAINS, name)?).await?.is_none() {
+                let message =
+                    format!("node {id} needs the approval chain {name:?}, which does not exist");
+                return Err(invalid(ErrorCode::ContractInvalid, message));
             }
         }
         Ok(())
@@ -351,6 +382,7 @@ impl Contracts {
         let contract = self.shared.contract(entity_type, head.version).await?;
         let artefact = compile(&contract.contract, definition).map_err(not_compiled)?;
         self.shared.check_served(&artefact)?;
+        self.shared.check_chains(self.engine.namespace(), &artefact).await?;
         Ok(artefact)
     }
 
@@ -404,7 +436,9 @@ impl Contracts {
             let message = format!("the definition of {entity_type:?} has no draft");
             not_found(ErrorCode::DefinitionNotFound, message)
         })?;
-        self.publish_as(entity_type, head, revision, draft, None, by).await
+        let artefact = self.check(entity_type, &draft).await?;
+        let new = Compiled { definition: draft, artefact };
+        self.publish_as(entity_type, head, revision, new, None, by).await
     }
 
     /// Publishes the content of an earlier version again. It is compiled against the newest contract.
@@ -421,7 +455,9 @@ impl Contracts {
         let earlier = self.definition_version(entity_type, version).await?;
         let (head, revision) =
             self.shared.definition_head(self.engine.namespace(), entity_type).await?;
-        self.publish_as(entity_type, head, revision, earlier.definition, Some(version), by).await
+        let artefact = self.check(entity_type, &earlier.definition).await?;
+        let new = Compiled { definition: earlier.definition, artefact };
+        self.publish_as(entity_type, head, revision, new, Some(version), by).await
     }
 
     /// Lets new documents use the defaults of the contract again. Documents that exist keep their artefact.
@@ -461,16 +497,63 @@ impl Contracts {
         self.check(entity_type, &draft).await
     }
 
+    /// Compiles the published version again, or the contract if the operator asks and nothing is published. New
+    /// documents use the new artefact; documents that exist keep theirs. An artefact that would not change stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::DefinitionNotFound`] if nothing is published and the caller is not the operator,
+    /// [`ErrorCode::ContractInvalid`] if the content no longer compiles.
+    pub async fn recompile(&self, entity_type: &str, by: &Subject) -> Result<Recompiled, Error> {
+        let namespace = self.engine.namespace();
+        let (head, revision) = self.shared.definition_head(namespace, entity_type).await?;
+        let Some(published) = head.published else {
+            return self.recompile_type(entity_type, by).await;
+        };
+        let definition = self.definition_version(entity_type, published.version).await?.definition;
+        let contract = self.shared.contract(entity_type, published.envelope_version).await?;
+        let artefact = compile(&contract.contract, &definition).map_err(not_compiled)?;
+        self.shared.check_served(&artefact)?;
+        let (hash, mut version) = (artefact.hash, published.version);
+        if hash != published.hash {
+            let new = Compiled { definition, artefact };
+            version = self.publish_as(entity_type, head, revision, new, None, by).await?.version;
+        }
+        Ok(Recompiled { hash, changed: hash != published.hash, version: Some(version) })
+    }
+
+    async fn recompile_type(&self, entity_type: &str, by: &Subject) -> Result<Recompiled, Error> {
+        let (mut head, revision) = self.shared.type_head(entity_type).await?;
+        if *self.engine.namespace() != self.shared.operator {
+            let message = format!("the definition of {entity_type:?} has no published version");
+            return Err(not_found(ErrorCode::DefinitionNotFound, message));
+        }
+        let contract = self.shared.contract(entity_type, head.version).await?;
+        let contract = &contract.contract;
+        let artefact = compile(contract, &default_definition(contract)).map_err(not_compiled)?;
+        self.shared.check_served(&artefact)?;
+        let (hash, changed) = (artefact.hash, artefact.hash != head.hash);
+        if changed {
+            head.hash = hash;
+            let change = RecordChange::put_own(TYPES, entity_type, &head, revision)?;
+            let mut changes = vec![change.term("kind", "head")?];
+            changes.extend(self.artefact_change(&self.engine, &artefact, by).await?);
+            let written = self.engine.commit_with(&changes, Vec::new()).await;
+            written.map_err(|error| refusal(&error))?;
+        }
+        Ok(Recompiled { hash, changed, version: None })
+    }
+
     async fn publish_as(
         &self,
         entity_type: &str,
         mut head: DefinitionHead,
         revision: Option<u64>,
-        definition: OrgWorkflowDefinition,
+        new: Compiled,
         rolled_back_to: Option<u32>,
         by: &Subject,
     ) -> Result<PublishedRef, Error> {
-        let artefact = self.check(entity_type, &definition).await?;
+        let Compiled { definition, artefact } = new;
         let number = head.last_version + 1;
         check_count(number)?;
         let published = PublishedRef {

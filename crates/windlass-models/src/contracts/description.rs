@@ -5,7 +5,7 @@ use windlass_contracts::tokens::{StepRow, StepStatus as RowStatus};
 use windlass_engine::description::{EventDescription, EventMeaning, StepDescription, StepRole};
 use windlass_engine::explain::StepContext;
 use windlass_engine::{ModelDescription, Why};
-use windlass_kernel::{EventType, LoadSteps, ModelName, Step, StepKind, StepStatus};
+use windlass_kernel::{EventType, LoadSteps, MessageKind, ModelName, Step, StepKind, StepStatus};
 
 pub(crate) const NAME: ModelName = ModelName::from_static("contracts");
 
@@ -47,7 +47,8 @@ pub static DESCRIPTION: ModelDescription = {
     model.retry_carries = |_, step| carries(step);
     // The snapshot has the rows that waited. A restart begins at the document's row instead.
     model.retry_state = |run| Ok(run.state.clone());
-    model.retry_forwards = |_, _| false;
+    // The records say everything else again; an event by key is delivered once.
+    model.retry_forwards = |_, message| matches!(message.kind, MessageKind::KeyedEvent);
     model
 };
 
@@ -75,6 +76,8 @@ fn explain(context: &StepContext<'_>) -> (Why, String) {
             let what = match kind {
                 "approval" => "waits for decisions of people",
                 "lifecycle_gate" => "waits for the action of a person",
+                "wait_event" => "waits for an event",
+                "webhook_out" => "waits until its webhook is delivered",
                 "parallel_join" => "waits for the other branches",
                 _ => "waits",
             };

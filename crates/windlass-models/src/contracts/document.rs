@@ -72,6 +72,13 @@ pub struct Person {
     pub roles: Vec<String>,
 }
 
+impl DocumentRow {
+    /// Whether this run, or one that has not committed yet, is the last that worked on the document.
+    pub(crate) fn is_last_run(&self, run: RunKey) -> bool {
+        self.run.is_none_or(|last| last == run)
+    }
+}
+
 impl Person {
     pub(crate) fn of(subject: &Subject) -> Self {
         Self { id: subject.id().to_owned(), roles: subject.roles().to_vec() }

@@ -58,7 +58,20 @@ impl Contracts {
         content: &Value,
         by: &Subject,
     ) -> Result<Document, Error> {
-        self.create_from(entity_type, id, content, None, by).await
+        self.create_from(entity_type, id, content, (None, None), by).await
+    }
+
+    /// Creates a document with a reason in its note.
+    pub(crate) async fn create_noted(
+        &self,
+        entity_type: &str,
+        id: &str,
+        content: &Value,
+        by: &Subject,
+        why: &str,
+    ) -> Result<Document, Error> {
+        check_reason(Some(why))?;
+        self.create_from(entity_type, id, content, (None, Some(why)), by).await
     }
 
     async fn create_from(
@@ -66,7 +79,7 @@ impl Contracts {
         entity_type: &str,
         id: &str,
         content: &Value,
-        amended_from: Option<AmendedFrom>,
+        (amended_from, why): (Option<AmendedFrom>, Option<&str>),
         by: &Subject,
     ) -> Result<Document, Error> {
         let record = document_id(entity_type, id)?;
@@ -96,7 +109,12 @@ impl Contracts {
             run: None,
             run_origin: 0,
             amended_from,
-            note: Note { who: person.id.clone(), what: "create".to_owned(), when: now, why: None },
+            note: Note {
+                who: person.id.clone(),
+                what: "create".to_owned(),
+                when: now,
+                why: why.map(str::to_owned),
+            },
         };
         self.allow(&person, "create", &row)?;
         let workflow = workflow_of(entity_type)?;
@@ -208,7 +226,8 @@ impl Contracts {
         }
         self.allow(&Person::of(by), "amend", &found.row)?;
         let from = AmendedFrom { id: id.to_owned(), version: found.row.version };
-        self.create_from(entity_type, new_id, &found.row.content, Some(from), by).await
+        let why = (Some(from), None);
+        self.create_from(entity_type, new_id, &found.row.content, why, by).await
     }
 
     /// A content version of a document.
@@ -260,10 +279,7 @@ impl Contracts {
         by: &Subject,
         why: Option<&str>,
     ) -> Result<Document, Error> {
-        if why.is_some_and(|why| why.len() > REASON_BYTES_MAX) {
-            let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
-            return Err(invalid(ErrorCode::InvalidSize, message));
-        }
+        check_reason(why)?;
         let record = document_id(entity_type, id)?;
         let mut losses = 0;
         loop {
@@ -435,6 +451,14 @@ pub(crate) fn put_document(
         .term("type", &row.entity_type)?
         .term("state", &format!("{}:{}", row.entity_type, row.state))?;
     Ok(if keep { change.keep() } else { change })
+}
+
+pub(crate) fn check_reason(why: Option<&str>) -> Result<(), Error> {
+    if why.is_none_or(|why| why.len() <= REASON_BYTES_MAX) {
+        return Ok(());
+    }
+    let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
+    Err(invalid(ErrorCode::InvalidSize, message))
 }
 
 fn initial_window(contract: &LifecycleContract) -> EditWindow {

@@ -13,6 +13,7 @@ use super::actions::{Action, Actions};
 use super::description::DESCRIPTION;
 use super::error::invalid;
 use super::names::{DIRECTORY, PEOPLE, SETTINGS, STEPS_MAX, workflow_of};
+use super::others::Others;
 use super::policy::{AllowAll, Policy};
 use super::program::DocumentProgram;
 use super::shared::Shared;
@@ -34,6 +35,8 @@ pub struct ContractsBuilder {
     policy: Arc<dyn Policy>,
     steps_max: u64,
     serves_webhooks: bool,
+    serves_mail: bool,
+    stuck_every: Option<Duration>,
 }
 
 impl Contracts {
@@ -44,6 +47,8 @@ impl Contracts {
             policy: Arc::new(AllowAll),
             steps_max: STEPS_MAX,
             serves_webhooks: false,
+            serves_mail: false,
+            stuck_every: None,
         }
     }
 
@@ -87,6 +92,15 @@ impl Contracts {
     /// [`ErrorCode::InvalidSize`] if the settings are too large for a record.
     pub async fn put_settings(&self, settings: &serde_json::Value) -> Result<(), Error> {
         self.put_people(SETTINGS, settings).await
+    }
+
+    /// The settings of this tenant, an object without members if there are none.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn settings(&self) -> Result<serde_json::Value, Error> {
+        self.shared.settings(self.engine.namespace()).await
     }
 
     async fn put_people<T: serde::Serialize>(&self, id: &str, value: &T) -> Result<(), Error> {
@@ -135,24 +149,52 @@ impl ContractsBuilder {
         self
     }
 
+    /// States that this program delivers the effects named [`super::MAIL_EFFECT`]. Without it, definitions that
+    /// send mails are refused.
+    pub fn mail(mut self) -> Self {
+        self.serves_mail = true;
+        self
+    }
+
+    /// Looks for stuck documents so often and warns about each once. Without it, only [`Contracts::stuck`] looks.
+    pub fn watch_stuck(mut self, every: Duration) -> Self {
+        self.stuck_every = Some(every);
+        self
+    }
+
     /// Serves all document types of the store. In a store that processes share, new types are found within ten
     /// seconds.
     ///
     /// # Errors
     ///
-    /// [`ErrorCode::InvalidOption`] if there may be no steps, or the store does not answer.
+    /// [`ErrorCode::InvalidOption`] if there may be no steps or no time between two looks for stuck documents, or
+    /// the store does not answer.
     pub async fn open(self, engine: &Engine) -> Result<Contracts, Error> {
-        let Self { actions, policy, steps_max, serves_webhooks } = self;
+        let Self { actions, policy, steps_max, serves_webhooks, serves_mail, stuck_every } = self;
         if steps_max == 0 {
             return Err(invalid(ErrorCode::InvalidOption, "a run needs at least 1 step"));
         }
-        let shared = Arc::new(Shared::new(engine, actions, policy, steps_max, serves_webhooks));
+        if stuck_every.is_some_and(|every| every.is_zero()) {
+            let message = "the time between two looks for stuck documents is 0";
+            return Err(invalid(ErrorCode::InvalidOption, message));
+        }
+        let shared = Arc::new(Shared::new(
+            engine,
+            actions,
+            policy,
+            steps_max,
+            (serves_webhooks, serves_mail),
+        ));
         let contracts = Contracts { engine: engine.clone(), shared };
         for head in contracts.types().await? {
             contracts.serve(&head.entity_type)?;
         }
+        Others::serve(engine, &contracts.shared)?;
         if engine.options().shared {
             contracts.reload_types();
+        }
+        if let Some(every) = stuck_every {
+            contracts.watch_stuck(every);
         }
         Ok(contracts)
     }

@@ -19,6 +19,8 @@ pub(crate) const PEOPLE: &str = "windlass.people";
 pub(crate) const NOTIFICATIONS: &str = "windlass.notifications";
 /// Requests for approval.
 pub(crate) const APPROVALS: &str = "windlass.approvals";
+/// Approval chains of tenants.
+pub(crate) const CHAINS: &str = "windlass.chains";
 /// How often a node has asked somebody, for the round robin.
 pub(crate) const ROTATIONS: &str = "windlass.rotations";
 
@@ -44,9 +46,12 @@ pub const REASON_BYTES_MAX: usize = 2_000;
 /// The most steps of one run.
 pub const STEPS_MAX: u64 = 10_000;
 
+/// Every workflow of a document type begins so.
+pub(crate) const WORKFLOW_PREFIX: &str = "doc:";
+
 /// The workflow of a document type.
 pub(crate) fn workflow_of(entity_type: &str) -> Result<WorkflowName, Error> {
-    WorkflowName::new(format!("doc:{entity_type}"))
+    WorkflowName::new(format!("{WORKFLOW_PREFIX}{entity_type}"))
 }
 
 /// The record of a document. Its id is also the id of its run.

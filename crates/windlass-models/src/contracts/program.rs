@@ -3,7 +3,7 @@
 //! A message only wakes the run. Each round reads the document's row and the requests for approval again, and
 //! each commit checks the revision of the document that the decision was made for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use windlass_kernel::{
 };
 
 use super::approvals::Approval;
+use super::chains::StageResult;
 use super::description::DOCUMENT_MUTATED;
 use super::document::{Document, Person};
 use super::documents::put_document;
@@ -25,11 +26,14 @@ use super::error::no_document;
 use super::names::{APPROVALS, DOCUMENTS, document_id, key};
 use super::rows::{self, Snapshot};
 use super::shared::{Contract, Shared};
+use super::waits::{self, Delivery, Ending};
 use super::work::{Stop, Work};
 use crate::kit;
 
 /// After so many lost rounds the run waits before it tries again.
 const LOSSES_MAX: u32 = 50;
+/// How often a run looks at the receipt of an effect that an earlier generation enqueued.
+const RECEIPT_EVERY: Duration = Duration::from_secs(10);
 /// The most messages that one commit consumes.
 const CONSUMED_MAX: usize = 100;
 
@@ -53,6 +57,8 @@ pub(crate) struct View {
     pub(crate) org: Value,
     /// The requests of waiting approvals, by key of the step.
     pub(crate) approvals: BTreeMap<String, (Approval, u64)>,
+    /// The steps that wait for a delivery which has come.
+    delivered: BTreeSet<String>,
 }
 
 /// The next thing that a run does.
@@ -61,6 +67,10 @@ enum Next {
     CarryOver,
     /// Gives an input to the token engine.
     Take(Input, Person),
+    /// Gives an event by key to the token engine: its number in the mailbox.
+    Event(Input, Person, u64),
+    /// Asks the next stage of an approval chain.
+    Stage(String),
 }
 
 impl DocumentProgram {
@@ -82,6 +92,7 @@ impl DocumentProgram {
             if kit::apply_control(turn).await? {
                 return Ok(());
             }
+            let began = turn.now();
             let view = match self.view(turn).await {
                 Ok(view) => view,
                 Err(error) if error.is_retryable() => return Err(TurnError::Store(error)),
@@ -97,9 +108,13 @@ impl DocumentProgram {
             }
             match self.advance(turn, &view, next).await? {
                 Advanced::Released => return Ok(()),
-                Advanced::Again => losses = 0,
+                Advanced::Again => {
+                    losses = 0;
+                    self.shared.figures.advanced(turn.now().since(began));
+                }
                 Advanced::Lost => {
                     losses += 1;
+                    self.shared.figures.lost();
                     if losses > LOSSES_MAX {
                         let at = turn.now().plus(Duration::from_secs(1));
                         return self.park_until(turn, Wake::At(at)).await;
@@ -141,7 +156,9 @@ impl DocumentProgram {
                 approvals.insert((*step).to_owned(), (body.read()?, record.revision));
             }
         }
-        Ok(View { document, artefact, contract, org, approvals })
+        let deliveries = &self.snapshot.deliveries;
+        let delivered = waits::delivered(&self.shared, namespace, deliveries).await?;
+        Ok(View { document, artefact, contract, org, approvals, delivered })
     }
 
     pub(crate) fn approval_id(&self, step: &str) -> String {
@@ -150,6 +167,11 @@ impl DocumentProgram {
 
     pub(crate) fn origin(&self) -> u32 {
         self.snapshot.origin
+    }
+
+    /// The version of the document that the last commit has seen.
+    pub(crate) fn seen_version(&self) -> u64 {
+        self.snapshot.seen_version
     }
 
     pub(crate) fn state(&self) -> &State {
@@ -174,9 +196,15 @@ impl DocumentProgram {
         if row.version != self.snapshot.seen_version {
             return by(Input::DocumentChanged);
         }
+        if let Some(next) = self.next_event(&row.actor, turn) {
+            return Some(next);
+        }
         let now = turn.now().as_micros();
         let mut waiting = state.open.values().filter(|row| row.status == RowStatus::Waiting);
         waiting.find_map(|step| {
+            if view.delivered.contains(&step.key) {
+                return by(Input::Delivered { key: step.key.clone() });
+            }
             if step.resume_at.is_some_and(|at| at <= now) {
                 return by(Input::Timer { key: step.key.clone() });
             }
@@ -188,6 +216,14 @@ impl DocumentProgram {
                 .filter(|(person, _)| asked.contains(*person))
                 .map(|(person, note)| (person.clone(), note.verdict))
                 .collect();
+            let (asked, decisions) = match &approval.chain {
+                None => (asked, decisions),
+                Some(chain) => match chain.result(&asked, &decisions) {
+                    StageResult::Open => return None,
+                    StageResult::Next => return Some(Next::Stage(step.key.clone())),
+                    StageResult::Decided => chain.final_votes(&asked, &decisions),
+                },
+            };
             if decisions.is_empty()
                 || step.output["decisions"] == json!(decisions)
                 || self.snapshot.ignored.get(&step.key) == Some(&decisions)
@@ -200,25 +236,41 @@ impl DocumentProgram {
         })
     }
 
+    /// The first event by key that a waiting step gets.
+    fn next_event(&self, actor: &Person, turn: &Turn) -> Option<Next> {
+        self.snapshot.waits.iter().find_map(|(key, wait)| {
+            let (seq, message) = waits::event_for(&turn.mailbox, wait)?;
+            let payload = message.body.as_ref().and_then(|body| body.read().ok());
+            let payload = payload.unwrap_or(Value::Null);
+            let input = Input::Event { key: key.clone(), payload };
+            Some(Next::Event(input, actor.clone(), seq))
+        })
+    }
+
     /// Releases the turn until the next time that a step waits for.
     async fn park(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        let wake = self.wake(&self.snapshot.state);
+        let wake = self.wake(turn);
         self.park_until(turn, wake).await
     }
 
     async fn park_until(&mut self, turn: &mut Turn, wake: Wake) -> Result<(), TurnError> {
         let mut draft = turn.draft();
-        let consumed = consume(turn, &mut draft).map_err(TurnError::Blocked)?;
+        let consumed = consume(turn, &mut draft, None).map_err(TurnError::Blocked)?;
         kit::release(turn, &mut draft, wake);
         turn.commit(draft).await?;
         drop_messages(turn, &consumed);
         Ok(())
     }
 
-    fn wake(&self, state: &State) -> Wake {
+    fn wake(&self, turn: &Turn) -> Wake {
+        let state = &self.snapshot.state;
         let waiting = state.open.values().filter(|row| row.status == RowStatus::Waiting);
-        let first = waiting.filter_map(|row| row.resume_at).min();
-        first.map_or(Wake::OnMessage, |at| Wake::At(Timestamp::from_micros(at)))
+        let due = waiting.filter_map(|row| row.resume_at.map(Timestamp::from_micros));
+        // The effect of an earlier generation wakes that one, so this one looks at the receipt itself.
+        let mut deliveries = self.snapshot.deliveries.values();
+        let is_earlier = deliveries.any(|delivery| delivery.run != turn.run.run_key);
+        let look = is_earlier.then(|| turn.now().plus(RECEIPT_EVERY));
+        due.chain(look).min().map_or(Wake::OnMessage, Wake::At)
     }
 
     async fn advance(
@@ -228,21 +280,38 @@ impl DocumentProgram {
         next: Next,
     ) -> Result<Advanced, TurnError> {
         let work = match next {
-            Next::CarryOver => Work::carry_over(self, view),
-            Next::Take(input, person) => {
-                let now = turn.now();
-                let namespace = turn.run.namespace.clone();
-                match Work::of(self, view, namespace, input, person, now).await {
-                    Ok(work) => work,
-                    Err(stop) if stop.retryable => return Err(TurnError::Store(stop.error())),
-                    Err(stop) => {
-                        self.fail(turn, &stop).await?;
-                        return Ok(Advanced::Released);
-                    }
-                }
+            Next::CarryOver => Ok(Work::carry_over(self, view)),
+            Next::Take(input, person) => self.decide(turn, view, input, person).await,
+            Next::Event(input, person, seq) => {
+                let decided = self.decide(turn, view, input, person).await;
+                decided.map(|work| Work { ending: Some(Ending::Event(seq)), ..work })
+            }
+            Next::Stage(step) => {
+                let (namespace, now) = (turn.run.namespace.clone(), turn.now());
+                Work::next_stage(self, view, namespace, &step, now).await
             }
         };
-        self.commit(turn, view, work).await
+        match work {
+            Ok(work) => self.commit(turn, view, work).await,
+            Err(stop) if stop.retryable => Err(TurnError::Store(stop.error())),
+            Err(stop) => {
+                self.fail(turn, &stop).await?;
+                Ok(Advanced::Released)
+            }
+        }
+    }
+
+    async fn decide(
+        &self,
+        turn: &Turn,
+        view: &View,
+        input: Input,
+        person: Person,
+    ) -> Result<Work, Stop> {
+        let is_timer = matches!(input, Input::Timer { .. });
+        let (namespace, now) = (turn.run.namespace.clone(), turn.now());
+        let work = Work::of(self, view, namespace, input, person, now).await?;
+        Ok(Work { ending: is_timer.then_some(Ending::Timeout), ..work })
     }
 
     async fn commit(
@@ -253,6 +322,10 @@ impl DocumentProgram {
     ) -> Result<Advanced, TurnError> {
         let mut snapshot = self.snapshot.clone();
         let run_key = turn.run.run_key;
+        if snapshot.run != Some(run_key) {
+            // The registrations of the generation before ended with it.
+            snapshot.waits.clear();
+        }
         snapshot.run = Some(run_key);
         snapshot.seen_version = work.row.version;
         match work.ignored.take() {
@@ -260,10 +333,15 @@ impl DocumentProgram {
             None => snapshot.ignored.clear(),
         }
         let mut draft = turn.draft();
-        let consumed = consume(turn, &mut draft).map_err(TurnError::Blocked)?;
+        let event = match &work.ending {
+            Some(Ending::Event(seq)) => Some(*seq),
+            _ => None,
+        };
+        let consumed = consume(turn, &mut draft, event).map_err(TurnError::Blocked)?;
         (work.row.run, work.row.run_origin) = (Some(run_key), snapshot.origin);
         self.write_rows(turn, &mut draft, &mut snapshot, &work).map_err(TurnError::Blocked)?;
         self.write_records(turn, &mut draft, view, &work).map_err(TurnError::Blocked)?;
+        write_effects(turn, &mut draft, &mut snapshot, &work).map_err(TurnError::Blocked)?;
         snapshot.state = work.state.clone();
         let stamp = turn.stamp();
         let state = Body::of(&snapshot).map_err(TurnError::Blocked)?;
@@ -287,12 +365,21 @@ impl DocumentProgram {
         };
         match turn.try_commit(draft).await? {
             Ok(_) => {
+                self.count_ended(&work, turn.now());
                 self.snapshot = snapshot;
                 drop_messages(turn, &consumed);
                 Ok(if ended { Advanced::Released } else { Advanced::Again })
             }
             Err(CommitError::Conflict(Conflict::Record { .. })) => Ok(Advanced::Lost),
             Err(error) => Err(TurnError::Blocked(windlass_engine::refusal(&error))),
+        }
+    }
+
+    /// Counts the nodes that waited and have ended.
+    fn count_ended(&self, work: &Work, now: Timestamp) {
+        for row in work.rows.values().filter(|row| row.status == RowStatus::Completed) {
+            let began = self.snapshot.placed.get(&row.seq).map_or(now, |(_, at)| *at);
+            self.shared.figures.ended(row.node_type, now.since(began));
         }
     }
 
@@ -307,6 +394,10 @@ impl DocumentProgram {
         for row in work.rows.values() {
             let before = self.snapshot.state.open.get(&row.seq);
             let settled = before.is_some_and(|before| before.status == RowStatus::Completed);
+            if !fails {
+                // The end of a run removes its registrations; a retry makes them again.
+                waits::keep(turn, draft, snapshot, row, work.ending.as_ref())?;
+            }
             rows::write(turn, draft, snapshot, row, settled, fails)?;
         }
         Ok(())
@@ -336,16 +427,13 @@ impl DocumentProgram {
             let stamp = turn.stamp();
             draft.record(change.op(&namespace, stamp), stamp)?;
         }
-        for (key, effect) in &work.effects {
-            effect.enqueue(turn, draft, ("step", json!(key)))?;
-        }
         Ok(())
     }
 
     /// Ends the run with an error. Nothing of the decision that failed is written: a retry decides again.
     async fn fail(&mut self, turn: &mut Turn, stop: &Stop) -> Result<(), TurnError> {
         let mut draft = turn.draft();
-        let consumed = consume(turn, &mut draft).map_err(TurnError::Blocked)?;
+        let consumed = consume(turn, &mut draft, None).map_err(TurnError::Blocked)?;
         turn.cancel_open_steps(&mut draft).await?;
         let stamp = turn.stamp();
         draft.state(Body::of(&self.snapshot).map_err(TurnError::Blocked)?, stamp);
@@ -363,12 +451,34 @@ enum Advanced {
     Lost,
 }
 
-/// Consumes the messages that have woken the run. Their bodies are not read.
-fn consume(turn: &mut Turn, draft: &mut Draft) -> Result<Vec<u64>, Error> {
+/// Enqueues the effects of a commit, and remembers those whose delivery a step waits for.
+fn write_effects(
+    turn: &mut Turn,
+    draft: &mut Draft,
+    snapshot: &mut Snapshot,
+    work: &Work,
+) -> Result<(), Error> {
+    for (key, effect) in &work.effects {
+        let task_id = effect.enqueue(turn, draft, ("step", json!(key)))?;
+        if work.awaited.contains(key) && work.stop.is_none() {
+            let run = turn.run.run_key;
+            snapshot.deliveries.insert(key.clone(), Delivery { task_id, run });
+        }
+    }
+    Ok(())
+}
+
+/// Consumes the messages that have woken the run, and the event by key that this commit is about. Other events by
+/// key stay unread: a later wait for the same key gets them. Only the bodies of events by key are read.
+fn consume(turn: &mut Turn, draft: &mut Draft, event: Option<u64>) -> Result<Vec<u64>, Error> {
     let messages: Vec<Message> = turn
         .mailbox
         .values()
-        .filter(|message| message.kind != MessageKind::Control)
+        .filter(|message| match message.kind {
+            MessageKind::Control => false,
+            MessageKind::KeyedEvent => Some(message.seq) == event,
+            _ => true,
+        })
         .take(CONSUMED_MAX)
         .cloned()
         .collect();

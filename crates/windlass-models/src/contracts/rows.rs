@@ -7,7 +7,7 @@ use serde_json::json;
 use windlass_contracts::project::project;
 use windlass_contracts::tokens::{State, StepRow, StepStatus as RowStatus, Verdict};
 use windlass_contracts::types::{CompiledWorkflow, NodeType};
-use windlass_engine::Turn;
+use windlass_engine::{KeyedWait, Turn};
 use windlass_kernel::{
     Body, Draft, Error, EventType, RunKey, Sha256Digest, Step, StepKey, StepKind, StepStatus,
     Timestamp,
@@ -16,6 +16,7 @@ use windlass_kernel::{
 use super::description::{
     LATER, NODE, NODE_CANCELLED, NODE_CHANGED, NODE_COMPLETED, NODE_FAILED, NODE_WAITING, WAIT,
 };
+use super::waits::Delivery;
 use crate::kit;
 
 /// The snapshot of a run.
@@ -34,6 +35,12 @@ pub(crate) struct Snapshot {
     pub(crate) ignored: BTreeMap<String, BTreeMap<String, Verdict>>,
     /// The position and the time of the steps of open rows, by number of the row.
     pub(crate) placed: BTreeMap<u64, (u64, Timestamp)>,
+    /// The registered waits for events by key, by key of the step.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) waits: BTreeMap<String, KeyedWait>,
+    /// The effects whose delivery steps wait for, by key of the step.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) deliveries: BTreeMap<String, Delivery>,
     /// The state of the token engine.
     pub(crate) state: State,
 }
@@ -61,6 +68,7 @@ pub(crate) fn write(
     step.name = row.node.as_str().into();
     step.attempt = row.attempts;
     step.result = Some(Body::of(row)?);
+    step.input = snapshot.waits.get(&row.key).map(Body::of).transpose()?;
     let mut status = status_of(row.status);
     if run_fails && status == StepStatus::Waiting {
         // An ended run has no open steps. A retry writes the row again from the snapshot.

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) policy: Arc<dyn Policy>,
     pub(crate) steps_max: u64,
     pub(crate) serves_webhooks: bool,
+    pub(crate) serves_mail: bool,
+    pub(crate) figures: super::health::Figures,
     artefacts: Mutex<Cache<Sha256Digest, CompiledWorkflow>>,
     contracts: Mutex<Cache<(String, u32), Contract>>,
 }
@@ -75,7 +77,7 @@ impl Shared {
         actions: Actions,
         policy: Arc<dyn Policy>,
         steps_max: u64,
-        serves_webhooks: bool,
+        (serves_webhooks, serves_mail): (bool, bool),
     ) -> Self {
         Self {
             store: Arc::clone(engine.store()),
@@ -85,6 +87,8 @@ impl Shared {
             policy,
             steps_max,
             serves_webhooks,
+            serves_mail,
+            figures: super::health::Figures::default(),
             artefacts: Mutex::default(),
             contracts: Mutex::default(),
         }

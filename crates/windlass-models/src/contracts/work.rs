@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp as Time;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use windlass_contracts::approvers::{self, Directory, Resolution};
+use windlass_contracts::approvers::{self, APPROVER_NONE, APPROVER_UNKNOWN, Directory, Resolution};
 use windlass_contracts::codes::WORKFLOW_STEP_LIMIT;
 use windlass_contracts::diagnostic::Diagnostic;
+use windlass_contracts::document::changes;
 use windlass_contracts::dsl::Scope;
 use windlass_contracts::ids;
 use windlass_contracts::tokens::{
@@ -14,7 +16,7 @@ use windlass_contracts::tokens::{
     Verdict, advance,
 };
 use windlass_contracts::types::{
-    ApprovalConfig, ApproverSpec, GateTrigger, NodeConfig, NodeType, RolePick,
+    ApprovalConfig, ApproverSpec, GateTrigger, NodeConfig, NodeType, NotificationChannel, RolePick,
 };
 use windlass_engine::RecordChange;
 use windlass_kernel::{
@@ -23,15 +25,61 @@ use windlass_kernel::{
 
 use super::actions::ActionCall;
 use super::approvals::{Approval, ApprovalStatus, AskedPerson};
+use super::chains::{Chain, ChainProgress, Stage};
 use super::document::{DocumentRow, Person};
 use super::error::bad_document;
-use super::names::{NOTIFICATIONS, ROTATIONS};
+use super::names::{CHAINS, NOTIFICATIONS, ROTATIONS};
 use super::policy::NodePolicy;
 use super::program::{DocumentProgram, View};
+use super::waits::Ending;
 use crate::effects::Effect;
 
-/// The effect of a node that calls a URL. Its input has `url`, `body` and `idempotencyKey`.
+/// The largest changes that an amendment step holds, in bytes of JSON.
+const CHANGES_BYTES_MAX: usize = 16 * 1024;
+/// The most names of changed fields that it holds instead.
+const CHANGED_NAMES_MAX: usize = 100;
+
+/// The effect of a node that calls a URL. Its input is a [`WebhookInput`].
 pub const WEBHOOK_EFFECT: &str = "contracts.webhook";
+
+/// The input of the effect [`WEBHOOK_EFFECT`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookInput {
+    /// The URL.
+    pub url: String,
+    /// The body.
+    pub body: Map<String, Value>,
+    /// Identifies the step, also after a crash or a retry of its run.
+    pub idempotency_key: String,
+    /// The document type.
+    #[serde(rename = "type")]
+    pub entity_type: String,
+    /// The id of the document.
+    pub document: String,
+}
+
+/// The effect of a node that sends a mail. Its input is a [`MailInput`].
+pub const MAIL_EFFECT: &str = "contracts.mail";
+
+/// The input of the effect [`MAIL_EFFECT`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MailInput {
+    /// The address of the receiver.
+    pub to: String,
+    /// The subject.
+    pub subject: String,
+    /// The text.
+    pub body: String,
+    /// Identifies step and receiver, also after a crash or a retry of the run.
+    pub idempotency_key: String,
+    /// The document type.
+    #[serde(rename = "type")]
+    pub entity_type: String,
+    /// The id of the document.
+    pub document: String,
+}
 
 /// Why a run stops with an error.
 #[derive(Debug)]
@@ -89,6 +137,10 @@ pub(crate) struct Work {
     pub(crate) approvals: BTreeMap<String, Held>,
     pub(crate) records: Vec<RecordChange>,
     pub(crate) effects: Vec<(String, Effect)>,
+    /// The steps that wait for the delivery of their effect.
+    pub(crate) awaited: BTreeSet<String>,
+    /// How the input ended a wait.
+    pub(crate) ending: Option<Ending>,
     pub(crate) stop: Option<Stop>,
     /// The decisions that the token engine ignored.
     pub(crate) ignored: Option<(String, BTreeMap<String, Verdict>)>,
@@ -117,6 +169,8 @@ impl Work {
             approvals: view.approvals.iter().map(held).collect(),
             records: Vec::new(),
             effects: Vec::new(),
+            awaited: BTreeSet::new(),
+            ending: None,
             stop: None,
             ignored: None,
         }
@@ -161,6 +215,31 @@ impl Work {
         }
         work.finish(program, view, is_retry, now);
         Ok(work)
+    }
+
+    /// Asks the next stage of an approval chain. The token engine has nothing to decide.
+    pub(crate) async fn next_stage(
+        program: &DocumentProgram,
+        view: &View,
+        namespace: Namespace,
+        step: &str,
+        now: Timestamp,
+    ) -> Result<Self, Stop> {
+        let person = view.document.row.actor.clone();
+        let now_jiff = Time::from_microsecond(now.as_micros()).unwrap_or(Time::UNIX_EPOCH);
+        let mut worker = Worker {
+            program,
+            view,
+            namespace,
+            person,
+            now,
+            now_jiff,
+            directory: None,
+            queue: VecDeque::new(),
+            work: Self::at(program.state().clone(), view),
+        };
+        worker.ask_stage(step).await?;
+        Ok(worker.work)
     }
 
     /// Sets state, edit window and open gates of the document, and closes requests that are over.
@@ -242,7 +321,10 @@ impl Worker<'_> {
         let mut ignored = None;
         let mut first = true;
         while let Some(input) = self.queue.pop_front() {
-            let decision = self.decide(&input)?;
+            let mut decision = self.decide(&input)?;
+            if input == Input::DocumentChanged {
+                self.note_changes(&mut decision.steps).await?;
+            }
             if std::mem::take(&mut first) {
                 ignored = decision.ignored;
             }
@@ -253,6 +335,32 @@ impl Worker<'_> {
             }
         }
         Ok(ignored)
+    }
+
+    /// Adds the changed fields to the step that sends the document to its amended state. Large changes are named
+    /// without their values.
+    async fn note_changes(&self, steps: &mut [StepRow]) -> Result<(), Stop> {
+        let amended = self.view.contract.contract.amended.as_deref().map(ids::state);
+        let ended = |row: &&mut StepRow| {
+            Some(&row.node) == amended.as_ref() && row.status == RowStatus::Completed
+        };
+        let Some(step) = steps.iter_mut().find(ended) else { return Ok(()) };
+        let (row, seen) = (&self.work.row, self.program.seen_version());
+        let shared = &self.program.shared;
+        let before =
+            shared.document_version(&self.namespace, &row.entity_type, &row.id, seen).await;
+        let before = before.map_err(|error| Stop::of(&error))?;
+        let fields = changes(&before.content, &row.content);
+        let mut noted = json!({"from": seen, "to": row.version, "fields": fields});
+        if noted.to_string().len() > CHANGES_BYTES_MAX {
+            let names: Vec<&String> = fields.keys().take(CHANGED_NAMES_MAX).collect();
+            noted = json!({"from": seen, "to": row.version, "names": names});
+        }
+        match &mut step.output {
+            Value::Object(output) => drop(output.insert("changes".to_owned(), noted)),
+            output => *output = json!({ "changes": noted }),
+        }
+        Ok(())
     }
 
     fn decide(&self, input: &Input) -> Result<Decision, Stop> {
@@ -283,9 +391,8 @@ impl Worker<'_> {
             TokenEffect::EnterState { .. }
             | TokenEffect::SetTimer { .. }
             | TokenEffect::ApplyApprovals { .. } => Ok(()),
-            TokenEffect::AwaitEvent { key, .. } => {
-                Err(Stop::new("CONTRACT_INVALID", "events by key are not supported", Some(&key)))
-            }
+            // The commit registers it with the row.
+            TokenEffect::AwaitEvent { .. } => Ok(()),
             TokenEffect::RequestApproval { key, node, version, config, due_at } => {
                 self.request(key, node, version, &config, due_at).await
             }
@@ -332,12 +439,39 @@ impl Worker<'_> {
                 }
                 Ok(())
             }
-            TokenEffect::Webhook { key, url, body, .. } => {
-                let input = json!({"url": url, "body": body, "idempotencyKey": key});
-                self.effect(&key, WEBHOOK_EFFECT, &input)
+            TokenEffect::Webhook { key, url, body, await_delivery } => {
+                let row = &self.work.row;
+                let input = WebhookInput {
+                    url,
+                    body,
+                    idempotency_key: self.unique(&key, ""),
+                    entity_type: row.entity_type.clone(),
+                    document: row.id.clone(),
+                };
+                if !await_delivery {
+                    return self.effect(&key, WEBHOOK_EFFECT, &input);
+                }
+                let max = self.program.shared.limits.task_bytes_max;
+                let effect = Effect::waking(WEBHOOK_EFFECT, &input, RetryPolicy::webhooks(), max)
+                    .map_err(|error| Stop::of(&error))?;
+                self.work.effects.push((key.clone(), effect));
+                self.work.awaited.insert(key);
+                Ok(())
             }
-            TokenEffect::Notify { key, to, subject, body, .. } => {
-                self.notify(&key, &to, &subject, body.as_deref()).await
+            TokenEffect::Notify { key, channel, to, subject, body } => {
+                let found = self.resolve(&to, 0, false, &key).await?;
+                match channel {
+                    NotificationChannel::InApp => {
+                        self.notify(&key, &found, &subject, body.as_deref())
+                    }
+                    NotificationChannel::Email => {
+                        self.mail(&key, &found, &subject, body.as_deref())
+                    }
+                    NotificationChannel::Sms => {
+                        let message = "the channel Sms is not configured";
+                        Err(Stop::new("CONTRACT_INVALID", message, Some(&key)))
+                    }
+                }
             }
         }
     }
@@ -372,7 +506,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn effect(&mut self, key: &str, name: &str, input: &Value) -> Result<(), Stop> {
+    fn effect<T: Serialize>(&mut self, key: &str, name: &str, input: &T) -> Result<(), Stop> {
         let max = self.program.shared.limits.task_bytes_max;
         let effect = Effect::new(name, input, (RetryPolicy::webhooks(), true), max)
             .map_err(|error| Stop::of(&error))?;
@@ -388,12 +522,19 @@ impl Worker<'_> {
         config: &ApprovalConfig,
         due_at: Option<i64>,
     ) -> Result<(), Stop> {
-        let Some(spec) = &config.approvers else {
-            let message = "approval chains are not supported";
+        let stages = match &config.chain {
+            Some(name) => Some(self.stages(name, &key).await?),
+            None => None,
+        };
+        let first = stages.as_ref().and_then(|stages| stages.first()).map(|one| &one.approvers);
+        let Some(spec) = config.approvers.as_ref().or(first) else {
+            let message = "the approval names nobody";
             return Err(Stop::new("CONTRACT_INVALID", message, Some(&key)));
         };
         let counter = self.rotate(&node, spec).await?;
         let found = self.resolve(spec, counter, true, &key).await?;
+        let people = found.asked.iter().map(|asked| asked.person.clone()).collect();
+        let chain = stages.map(|stages| ChainProgress { stages, stage: 0, people });
         let row = &self.work.row;
         let mut approval = Approval {
             id: self.program.approval_id(&key),
@@ -406,6 +547,7 @@ impl Worker<'_> {
             step: key.clone(),
             origin: self.program.origin(),
             asked: Vec::new(),
+            chain,
             decisions: BTreeMap::new(),
             status: ApprovalStatus::Open,
             due_at: due_at.map(Timestamp::from_micros),
@@ -418,9 +560,50 @@ impl Worker<'_> {
         Ok(())
     }
 
+    async fn stages(&self, name: &str, key: &str) -> Result<Vec<Stage>, Stop> {
+        let found = self.program.shared.read::<Chain>(&self.namespace, CHAINS, name).await;
+        let found = found.map_err(|error| Stop::of(&error))?;
+        found.map(|(chain, _)| chain.stages).ok_or_else(|| {
+            let message = format!("there is no approval chain {name:?}");
+            Stop::new(APPROVER_UNKNOWN.as_str(), message, Some(key))
+        })
+    }
+
+    /// Asks the people of the next stage who have not decided yet.
+    async fn ask_stage(&mut self, step: &str) -> Result<(), Stop> {
+        let Some(held) = self.work.approvals.get(step) else { return Ok(()) };
+        let mut approval = held.approval.clone();
+        let Some(chain) = &mut approval.chain else { return Ok(()) };
+        chain.stage += 1;
+        let node = format!("{}.{}", approval.node, chain.stage);
+        let Some(spec) = approval.current_stage().map(|stage| stage.approvers.clone()) else {
+            return Ok(());
+        };
+        let counter = self.rotate(&node, &spec).await?;
+        let found = self.resolve(&spec, counter, true, step).await?;
+        let mut people = asked(&found);
+        people.retain(|one| !approval.decisions.contains_key(&one.person));
+        if people.is_empty() {
+            let message = "everybody whom the stage asks has decided in an earlier stage";
+            return Err(Stop::new(APPROVER_NONE.as_str(), message, Some(step)));
+        }
+        if let Some(chain) = &mut approval.chain {
+            chain.people = people.iter().map(|one| one.person.clone()).collect();
+        }
+        let too_many = |message: String| Stop::new("APPROVER_LIMIT", message, Some(step));
+        approval.ask(people).map_err(too_many)?;
+        if let Some(held) = self.work.approvals.get_mut(step) {
+            held.approval = approval;
+        }
+        Ok(())
+    }
+
     async fn escalate(&mut self, key: &str, to: &ApproverSpec) -> Result<(), Stop> {
         let found = self.resolve(to, 0, true, key).await?;
         let Some(held) = self.work.approvals.get_mut(key) else { return Ok(()) };
+        if let Some(chain) = &mut held.approval.chain {
+            chain.people.extend(found.asked.iter().map(|asked| asked.person.clone()));
+        }
         held.approval
             .ask(asked(&found))
             .map_err(|message| Stop::new("APPROVER_LIMIT", message, Some(key)))
@@ -473,25 +656,58 @@ impl Worker<'_> {
             .map_err(|problem| Stop::problem(&problem, key))
     }
 
-    async fn notify(
+    /// A text that only this step of this document has; a retry of its run has the same.
+    fn unique(&self, key: &str, part: &str) -> String {
+        let (row, origin) = (&self.work.row, self.program.origin().to_string());
+        let parts: [&[u8]; 5] = [
+            row.entity_type.as_bytes(),
+            row.id.as_bytes(),
+            origin.as_bytes(),
+            key.as_bytes(),
+            part.as_bytes(),
+        ];
+        Sha256Digest::of_parts(&parts).to_string()
+    }
+
+    /// Enqueues one mail for each person.
+    fn mail(
         &mut self,
         key: &str,
-        to: &ApproverSpec,
+        found: &Resolution,
         subject: &str,
         body: Option<&str>,
     ) -> Result<(), Stop> {
-        let found = self.resolve(to, 0, false, key).await?;
-        let row = &self.work.row;
-        let origin = self.program.origin().to_string();
         for asked in &found.asked {
-            let parts: [&[u8]; 5] = [
-                row.entity_type.as_bytes(),
-                row.id.as_bytes(),
-                origin.as_bytes(),
-                key.as_bytes(),
-                asked.person.as_bytes(),
-            ];
-            let id = Sha256Digest::of_parts(&parts).to_string();
+            let people = self.directory.as_ref().map(|directory| &directory.people);
+            let person = people.and_then(|people| people.get(&asked.person));
+            let Some(address) = person.and_then(|person| person.email.clone()) else {
+                let message = format!("{:?} has no address for mail", asked.person);
+                return Err(Stop::new("APPROVER_VALUE", message, Some(key)));
+            };
+            let row = &self.work.row;
+            let input = MailInput {
+                to: address,
+                subject: subject.to_owned(),
+                body: body.unwrap_or_default().to_owned(),
+                idempotency_key: self.unique(key, &asked.person),
+                entity_type: row.entity_type.clone(),
+                document: row.id.clone(),
+            };
+            self.effect(key, MAIL_EFFECT, &input)?;
+        }
+        Ok(())
+    }
+
+    fn notify(
+        &mut self,
+        key: &str,
+        found: &Resolution,
+        subject: &str,
+        body: Option<&str>,
+    ) -> Result<(), Stop> {
+        for asked in &found.asked {
+            let row = &self.work.row;
+            let id = self.unique(key, &asked.person);
             let note: Map<String, Value> = Map::from_iter([
                 ("to".to_owned(), json!(asked.person)),
                 ("type".to_owned(), json!(row.entity_type)),

@@ -57,7 +57,11 @@ pub(crate) enum Fact {
     },
     Signal(Message),
     /// People have decided, or the request has ended in another way.
-    Request { message: Message, row: Step, closed: ClosedRequest },
+    Request {
+        message: Message,
+        row: Step,
+        closed: ClosedRequest,
+    },
 }
 
 impl MachineProgram {
@@ -585,6 +589,7 @@ fn new_activity(
         close_by: options.schedule_to_close_timeout.map(|span| at.plus(span).as_micros()),
         breaker: options.breaker(&spec.type_name, limits)?,
         receipt: false,
+        wakes_run: false,
     };
     let route = Route {
         queue: QueueName::with_limits(&options.queue, limits)?,

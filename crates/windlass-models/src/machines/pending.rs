@@ -61,14 +61,8 @@ impl Kind {
     }
 
     fn parse(kind: &StepKind) -> Option<Self> {
-        let kinds = [
-            Self::Activity,
-            Self::Timer,
-            Self::Child,
-            Self::Effect,
-            Self::Request,
-            Self::Records,
-        ];
+        let kinds =
+            [Self::Activity, Self::Timer, Self::Child, Self::Effect, Self::Request, Self::Records];
         kinds.into_iter().find(|known| known.as_str() == kind.as_str())
     }
 

@@ -82,8 +82,7 @@ async fn write(turn: &mut Turn, mut row: Step) -> Result<Step, TurnError> {
                 RecordFound::At(revision) | RecordFound::Removed(revision) => Some(revision),
                 RecordFound::Absent => None,
             };
-            let details =
-                json!({ "collection": collection, "id": id, "revision": revision });
+            let details = json!({ "collection": collection, "id": id, "revision": revision });
             let error = WorkflowError::new(message).named("RecordConflict");
             row.error = Some(Body::of(&error.details(details)).map_err(TurnError::Blocked)?);
         }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use crate::kit::REQUEST_STEP;
 use serde_json::json;
 use windlass_engine::ModelDescription;
 use windlass_engine::description::{
     DeadLetterRoute, EventDescription, EventMeaning, StepDescription, StepRole,
 };
-use crate::kit::REQUEST_STEP;
 use windlass_kernel::{EventType, LoadSteps, ModelName, RetryLimit, RetryPolicy, StepKind};
 
 /// The name of this model, as runs carry it.
@@ -27,10 +27,12 @@ pub(crate) const MEMO_RECORDED: EventType = EventType::from_static("relay.memo_r
 pub(crate) const SIGNAL_TIMED_OUT: EventType = EventType::from_static("relay.signal_timed_out");
 
 /// The retry policy of a relay that names none: three attempts, 1 s doubling up to 60 s, 10 % jitter.
-pub(crate) const RETRY: RetryPolicy =
-    RetryPolicy::exponential(RetryLimit::Times(2), Duration::from_secs(1))
-        .with_max_delay(Duration::from_secs(60))
-        .with_jitter(0.1);
+pub(crate) const RETRY: RetryPolicy = RetryPolicy::exponential_const(
+    RetryLimit::Times(2),
+    Duration::from_secs(1),
+    Some(Duration::from_secs(60)),
+)
+.with_jitter(0.1);
 
 static STEP_RETRY: RetryPolicy = RETRY;
 
@@ -38,10 +40,12 @@ static STEP_RETRY: RetryPolicy = RETRY;
 static LOAD: LoadSteps = LoadSteps::OpenAndFromLast(RELAY);
 
 static STEPS: [StepDescription; 3] = [
-    StepDescription::new(RELAY, StepRole::Work).explained_by(super::request::explain).on_cancelled(|step| {
-        let number: u32 = step.step_key.as_str().parse().ok()?;
-        Some((STEP_CANCELLED, json!({ "step": number, "attempt": step.attempt })))
-    }),
+    StepDescription::new(RELAY, StepRole::Work).explained_by(super::request::explain).on_cancelled(
+        |step| {
+            let number: u32 = step.step_key.as_str().parse().ok()?;
+            Some((STEP_CANCELLED, json!({ "step": number, "attempt": step.attempt })))
+        },
+    ),
     StepDescription::new(MEMO, StepRole::Record),
     REQUEST_STEP,
 ];

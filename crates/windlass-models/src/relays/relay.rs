@@ -92,6 +92,7 @@ fn told_by<H: TerminalHook>(hook: &H, name: &RouteName, input: &str) -> Result<A
         close_by: None,
         breaker: None,
         receipt: false,
+        wakes_run: false,
     };
     let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
     let queue = QueueName::from_stored(EFFECTS_QUEUE);

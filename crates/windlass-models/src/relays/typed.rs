@@ -62,6 +62,13 @@ pub enum TypedOutcome<P, O> {
 impl<P, O> TypedOutcome<P, O> {
     /// As [`StepOutcome::after`].
     ///
+    /// ```
+    /// # use windlass::relays::TypedOutcome;
+    /// let outcome: TypedOutcome<u32, String> = TypedOutcome::after(7, "10 seconds")?;
+    /// # drop(outcome);
+    /// # Ok::<(), windlass::relays::RelayError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// A permanent error with the name `InvalidDuration` if the text is no duration.
@@ -71,11 +78,24 @@ impl<P, O> TypedOutcome<P, O> {
     }
 
     /// As [`StepOutcome::on_signal`].
+    ///
+    /// ```
+    /// # use windlass::relays::TypedOutcome;
+    /// let outcome: TypedOutcome<u32, String> = TypedOutcome::on_signal(7, "approved");
+    /// # drop(outcome);
+    /// ```
     pub fn on_signal(payload: P, signal: impl Into<String>) -> Self {
         Self::ContinueOnSignal { payload, signal: signal.into(), timeout: None }
     }
 
     /// As [`StepOutcome::on_signal_for`].
+    ///
+    /// ```
+    /// # use windlass::relays::TypedOutcome;
+    /// let outcome: TypedOutcome<u32, String> = TypedOutcome::on_signal_for(7, "approved", "1 day")?;
+    /// # drop(outcome);
+    /// # Ok::<(), windlass::relays::RelayError>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -180,6 +180,7 @@ impl<O> Activity<O> {
             close_by: None,
             breaker: None,
             receipt: false,
+            wakes_run: false,
         };
         let attempts_max = self.policy.attempts_max();
         Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority, attempts_max })

@@ -28,7 +28,7 @@ pub(crate) const EVENT_TIMED_OUT: EventType = EventType::from_static("event.time
 
 /// The retry policy of a step that names none: six attempts, 10 s doubling, neither cap nor jitter.
 pub(crate) const RETRY: RetryPolicy =
-    RetryPolicy::exponential(RetryLimit::Times(5), Duration::from_secs(10));
+    RetryPolicy::exponential_const(RetryLimit::Times(5), Duration::from_secs(10), None);
 
 static STEP_RETRY: RetryPolicy = RETRY;
 

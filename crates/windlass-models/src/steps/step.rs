@@ -80,6 +80,17 @@ impl Attempt {
     /// As [`Attempt::enqueue`], with a receipt: when the effect is delivered or given up, the same commit
     /// writes a record that says so. `Engine::receipts` reads the receipts of a run.
     ///
+    /// ```
+    /// # use windlass::{Attempt, Ctx, Result, RetryPolicy};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let pay = async |attempt: Attempt| {
+    ///     attempt.enqueue_with_receipt("mail", "paid", RetryPolicy::none())?;
+    ///     Ok(())
+    /// };
+    /// ctx.step_with("pay", pay).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Attempt::enqueue`].
@@ -143,6 +154,17 @@ impl StepTx {
 
     /// As [`StepTx::enqueue`], with a receipt: when the effect is delivered or given up, the same commit
     /// writes a record that says so. `Engine::receipts` reads the receipts of a run.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result, RetryPolicy, StepTx};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let pay = async |tx: StepTx| {
+    ///     tx.enqueue_with_receipt("mail", "paid", RetryPolicy::none())?;
+    ///     Ok(())
+    /// };
+    /// ctx.step_tx("pay", pay).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -184,6 +184,14 @@ pub struct EventWaitWithMeta<T> {
 
 impl<T> EventWaitWithMeta<T> {
     /// As [`EventWait::timeout`].
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let event = ctx.event::<String>("approval", "approved").with_meta().timeout("3 days").await?;
+    /// # drop(event);
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
         self.event = self.event.timeout(timeout);
         self

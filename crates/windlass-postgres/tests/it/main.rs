@@ -12,6 +12,7 @@ mod migrate;
 mod operators;
 mod pools;
 mod proxy;
+mod readers;
 mod statements;
 mod support;
 mod user_sql;

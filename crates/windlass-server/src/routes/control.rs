@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use windlass::kernel::Run;
 use windlass::{ErrorCode, RunStatus};
 
+use super::durable::workflows::request_cancel;
 use super::instances::find;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Incoming, MaybePayload};
@@ -39,6 +40,10 @@ pub(crate) enum Action {
     Terminate,
     /// Retry an errored run from the failed step.
     Retry,
+    /// Ask the run to end, so that its code can clean up.
+    Cancel,
+    /// Start an ended run again with the same input.
+    Restart,
 }
 
 impl Action {
@@ -49,6 +54,8 @@ impl Action {
             Self::Resume => &[RunStatus::Paused],
             Self::Terminate => &[RunStatus::Active, RunStatus::Waiting, RunStatus::Paused],
             Self::Retry => &[RunStatus::Errored],
+            Self::Cancel => &[RunStatus::Active, RunStatus::Waiting, RunStatus::Paused],
+            Self::Restart => &[RunStatus::Complete, RunStatus::Errored, RunStatus::Terminated],
         }
     }
 
@@ -65,6 +72,8 @@ impl Action {
             Self::Resume => call.engine.resume(run, actor).await?,
             Self::Terminate => call.engine.terminate(run.run_key, reason, actor).await?,
             Self::Retry => drop(call.engine.retry(run.run_key, actor).await?),
+            Self::Cancel => request_cancel(call, run, reason, Duration::ZERO).await?,
+            Self::Restart => drop(call.engine.restart(run.run_key, actor).await?),
         }
         Ok(())
     }

@@ -41,6 +41,7 @@ pub(crate) fn routes(routes: Routes, options: &Options) -> Routes {
         .add(READ, routes!(stats::stats))
         .add(READ, routes!(dlq::list))
         .add(MANAGE, routes!(dlq::requeue))
+        .add(MANAGE, routes!(dlq::requeue_many))
         .add(MANAGE, routes!(dlq::delete))
         .add(MANAGE, routes!(dlq::purge))
         .add(READ, routes!(breakers::list))

@@ -104,7 +104,7 @@ pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response
     let (sender, receiver) = channel(BUFFERED);
     let stopped = call.stopped();
     let credential_revoked =
-        credential_revoked(call.app.clone(), Arc::clone(&call.caller), parts, &at);
+        credential_revoked(call.app.clone(), Arc::clone(&call.caller), parts, &at, "live");
     let stream = Follower { call, at, sender, position, last_status: None };
     tokio::spawn(async move {
         let client = stream.sender.clone();
@@ -145,16 +145,17 @@ pub(crate) fn admit_stream(
 }
 
 /// Whether this generation is the newest and has ended, so that no events can follow.
-async fn is_over(call: &Call, at: &AtRun, run: &Run) -> Result<bool, ApiError> {
+pub(crate) async fn is_over(call: &Call, at: &AtRun, run: &Run) -> Result<bool, ApiError> {
     Ok(run.status.is_ended() && find(call, at).await?.generation == run.generation)
 }
 
 /// Completes when the credential that opened the stream is no longer valid.
-fn credential_revoked(
+pub(crate) fn credential_revoked(
     app: App,
     opened_by: Arc<Caller>,
     parts: Parts,
     at: &AtRun,
+    action: &'static str,
 ) -> impl Future<Output = ()> + Send + 'static {
     let (workflow, id) = (at.workflow.clone(), at.id.clone());
     async move {
@@ -169,7 +170,7 @@ fn credential_revoked(
             let target = Target {
                 workflow: Some(workflow.as_str()),
                 id: Some(id.as_str()),
-                action: Some("live"),
+                action: Some(action),
                 ..Target::default()
             };
             let may = caller.namespace == opened_by.namespace

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Capped, LimitKey, Query, QueueHealth, Worker, WorkerKey};
+use windlass::kernel::{Capped, LimitKey, LimitState, Query, QueueHealth, Worker, WorkerKey};
 
 use crate::app::is_internal;
 use crate::cursor::{self, decode_as};
@@ -68,6 +68,17 @@ pub(crate) struct LimitView {
     pub waiting: Count,
 }
 
+impl From<LimitState> for LimitView {
+    fn from(limit: LimitState) -> Self {
+        Self {
+            key: limit.key.to_string(),
+            slots: limit.slots,
+            held: limit.held,
+            waiting: limit.waiting.into(),
+        }
+    }
+}
+
 /// The limits of the caller's namespace. Admins of the server's own namespace also see the queues
 /// of all namespaces.
 #[derive(Serialize, ToSchema)]
@@ -128,12 +139,7 @@ pub(crate) async fn queues(call: Call, Params(params): Params<PageParams>) -> Ap
         true => Some(call.engine.store().health().await?),
         false => None,
     };
-    let limits = limits.into_iter().map(|limit| LimitView {
-        key: limit.key.to_string(),
-        slots: limit.slots,
-        held: limit.held,
-        waiting: limit.waiting.into(),
-    });
+    let limits = limits.into_iter().map(LimitView::from);
     Ok(Json(Queues {
         workers_live: health.as_ref().map(|health| health.workers_live),
         dead_letters: health.as_ref().map(|health| health.dead_letters.into()),

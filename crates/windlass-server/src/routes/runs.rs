@@ -202,7 +202,7 @@ pub(crate) struct BulkRequest {
     /// The maximum number of runs: 1 to 1,000. Default 1,000. Without a limit, a dry run counts all
     /// runs.
     limit: Option<u32>,
-    /// The reason, for `terminate`.
+    /// The reason, for `terminate` and `cancel`.
     reason: Option<String>,
 }
 
@@ -243,7 +243,8 @@ pub(crate) struct BulkResult {
     /// parent has already handled; `matched` does not count those.
     pub failed: Vec<BulkFailure>,
     /// Whether further runs may match because the limit or the time limit was reached. Send the
-    /// request again to continue.
+    /// request again to continue. To continue a `restart`, send `createdBefore` with it: a restarted run
+    /// can end and match again.
     pub more: bool,
 }
 
@@ -362,6 +363,8 @@ async fn apply(
         Action::Resume => "resume",
         Action::Terminate => "terminate",
         Action::Retry => "retry",
+        Action::Cancel => "cancel",
+        Action::Restart => "restart",
     };
     ask(call, Scope::Manage, run, word).await?;
     action.apply(call, run, reason).await

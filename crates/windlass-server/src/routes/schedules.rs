@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use windlass::admin::ScheduleState;
-use windlass::kernel::{ErrorCode, ModelName, Run, RunKey, WorkflowName};
+use windlass::kernel::{Body, ErrorCode, ModelName, OnExisting, Run, RunKey, WorkflowName};
 use windlass::{Missed, Overlap};
-use windlass_engine::{Schedule, Timing};
+use windlass_engine::{Schedule, StartRun, Timing};
 
 use super::instances::{check_depth, refuse_reserved};
 use crate::app::is_internal;
@@ -251,17 +251,7 @@ pub(crate) async fn put(
         ..Target::default()
     };
     call.app.guard.ask(&call.caller, Scope::Create, &target).await?;
-    let timing = match (set.cron, set.every_ms) {
-        (Some(expression), None) => {
-            let time_zone = set.timezone.unwrap_or_else(|| "UTC".into());
-            Timing::Cron { expression, time_zone }
-        }
-        (None, Some(interval_ms)) if set.timezone.is_none() => Timing::Every { interval_ms },
-        _ => {
-            let message = "send either `cron` (with `timezone` if it is not UTC) or `everyMs`";
-            return Err(ApiError::invalid(ErrorCode::InvalidSchedule, message));
-        }
-    };
+    let timing = timing(set.cron, set.every_ms, set.timezone)?;
     let model = match is_internal(workflow.as_str()) {
         true => None,
         false => call.app.model_of(&call.engine, &workflow).await?,
@@ -358,4 +348,114 @@ pub(crate) async fn resume(call: Call, Named(name): Named) -> ApiResult<Schedule
     let (run, before) = existing(&call, &name).await?;
     call.engine.resume(&run, call.caller.actor.clone()).await?;
     Ok(view(&call, &name).await.unwrap_or(Json(ScheduleView { paused: false, ..before })))
+}
+
+/// The run that was started.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Started {
+    /// The workflow.
+    pub workflow_name: String,
+    /// The id of the run.
+    pub id: String,
+}
+
+/// Starts a run of a schedule now, with its input and labels. The schedule itself does not change: its next
+/// firing stays, and its policy for overlaps does not apply.
+#[utoipa::path(post, path = "/schedules/{name}/run", tag = "schedules", operation_id = "runSchedule",
+    params(("name" = String, Path, description = "The name of the schedule")),
+    responses((status = 200, body = Started), (status = "default", body = Failure)))]
+pub(crate) async fn run(call: Call, Named(name): Named) -> ApiResult<Started> {
+    let name = known(&name)?;
+    let state = call.engine.schedule(&name).await?.ok_or_else(|| not_found(&name))?;
+    let schedule = state.schedule;
+    call.caller.must(Scope::Create)?;
+    let target = Target {
+        workflow: Some(schedule.workflow.as_str()),
+        id: None,
+        action: Some("schedule"),
+        ..Target::default()
+    };
+    call.app.guard.ask(&call.caller, Scope::Create, &target).await?;
+    let workflow = schedule.workflow.to_string();
+    let input = Body::json(schedule.input.get().to_owned());
+    let mut start = StartRun::new(schedule.workflow, schedule.model, input);
+    start.labels = schedule.labels;
+    start.on_existing = OnExisting::Refuse;
+    let started = call.engine.start_run(start).await?;
+    Ok(Json(Started { workflow_name: workflow, id: started.id.to_string() }))
+}
+
+/// The most firings of a preview.
+const PREVIEW_MAX: u32 = 50;
+
+/// A timing to preview.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PreviewParams {
+    /// A cron expression: five fields, or six with seconds first.
+    cron: Option<String>,
+    /// The interval in milliseconds, instead of `cron`.
+    every_ms: Option<u64>,
+    /// The time zone of the cron expression. Default `UTC`.
+    timezone: Option<String>,
+    /// The number of firings: 1 to 50. Default 5.
+    count: Option<u32>,
+}
+
+/// The next firings of a timing.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Preview {
+    /// The firings, the next one first.
+    pub firings: Vec<Time>,
+}
+
+/// Returns the next firings of a timing, without a schedule. It is not below `/schedules`, where it would
+/// hide a schedule with its name.
+#[utoipa::path(get, path = "/cron/preview", tag = "schedules", operation_id = "previewSchedule",
+    params(PreviewParams),
+    responses((status = 200, body = Preview), (status = "default", body = Failure)))]
+pub(crate) async fn preview(
+    call: Call,
+    Params(params): Params<PreviewParams>,
+) -> ApiResult<Preview> {
+    let count = params.count.unwrap_or(5);
+    if !(1..=PREVIEW_MAX).contains(&count) {
+        let message = format!("count is {count}; use 1 to {PREVIEW_MAX}");
+        return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
+    }
+    let timing = timing(params.cron, params.every_ms, params.timezone)?;
+    timing.validate(&call.engine.options().limits)?;
+    let now = call.engine.clock().now();
+    let mut firings = Vec::new();
+    let mut after = now;
+    for _ in 0..count {
+        match timing.next_after(after, now) {
+            Ok(next) => after = next,
+            // A cron expression with a year can have a last firing.
+            Err(_) if !firings.is_empty() => break,
+            Err(error) => return Err(error.into()),
+        }
+        firings.push(Time(after));
+    }
+    Ok(Json(Preview { firings }))
+}
+
+fn timing(
+    cron: Option<String>,
+    every_ms: Option<u64>,
+    time_zone: Option<String>,
+) -> Result<Timing, ApiError> {
+    match (cron, every_ms) {
+        (Some(expression), None) => {
+            let time_zone = time_zone.unwrap_or_else(|| "UTC".into());
+            Ok(Timing::Cron { expression, time_zone })
+        }
+        (None, Some(interval_ms)) if time_zone.is_none() => Ok(Timing::Every { interval_ms }),
+        _ => {
+            let message = "send either `cron` (with `timezone` if it is not UTC) or `everyMs`";
+            Err(ApiError::invalid(ErrorCode::InvalidSchedule, message))
+        }
+    }
 }

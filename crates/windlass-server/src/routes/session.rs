@@ -54,6 +54,8 @@ pub(crate) struct Whoami {
     pub sign_in: bool,
     /// The version of the server.
     pub version: &'static str,
+    /// The names of the sets of routes that the program has added, such as `contracts`.
+    pub route_sets: Vec<&'static str>,
 }
 
 fn whoami_of(app: &App, caller: &Caller) -> Whoami {
@@ -67,6 +69,7 @@ fn whoami_of(app: &App, caller: &Caller) -> Whoami {
         }),
         sign_in: app.guard.requires_credential(),
         version: env!("CARGO_PKG_VERSION"),
+        route_sets: app.options.routes.iter().map(crate::RouteSet::name).collect(),
     }
 }
 

@@ -4,8 +4,12 @@
 
 mod access;
 mod after_commit;
+#[cfg(feature = "agents")]
+mod agents;
 mod auth;
 mod bad_requests;
+#[cfg(feature = "contracts")]
+mod browser;
 #[cfg(feature = "contracts")]
 mod contracts;
 mod control;
@@ -19,6 +23,7 @@ mod instances;
 mod keyed_events;
 mod limits;
 mod live;
+mod lookups;
 mod operations;
 mod outage;
 mod pages;
@@ -29,7 +34,12 @@ mod server;
 mod session;
 mod step_types;
 mod store_status;
+#[cfg(feature = "contracts")]
+mod webdriver;
 mod why;
+#[cfg(feature = "contracts")]
+#[path = "../../examples/showcase/world.rs"]
+mod world;
 
 #[path = "../../../windlass-postgres/tests/it/support.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of the store")]

@@ -87,7 +87,7 @@ fn the_reference_is_up_to_date() {
     let options = Options { tick: true, ..open() };
     let generated = windlass_server::reference(&options);
     let hint = "docs/http-reference.md is out of date; generate it with: cargo run -p windlass-server \
-                --features webhooks --example reference > docs/http-reference.md";
+                --features agents,webhooks --example reference > docs/http-reference.md";
     if cfg!(feature = "webhooks") {
         assert!(written == generated, "{hint}");
     }

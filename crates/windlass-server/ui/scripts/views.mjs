@@ -1,76 +1,15 @@
-// Opens every view of the dashboard in Chromium, on a `windlass dev` with data, at two widths and in both
-// themes. A console error, a refused resource, a script that a user value starts, text that overflows the
-// page or a finding of axe fails. With a folder as argument, it also writes screenshots there.
-import { spawn } from "node:child_process";
+// Opens every view of the dashboard in Chromium, on the example `showcase` with data of all models, at two widths
+// and in both themes. A console error, a refused resource, a script that a user value starts, text that
+// overflows the page or a finding of axe fails. With a folder as argument, it also writes screenshots there.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { createServer } from "node:net";
 import { chromium } from "playwright-core";
+import { startShowcase } from "./showcase.mjs";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const binary = process.env.WINDLASS_BIN ?? "../../../target/debug/windlass";
 const shots = process.argv[2];
-const XSS = '<img src=x onerror="window.__xss=1"><script>window.__xss=1</script>';
 const problems = [];
-
-async function freePort() {
-  const server = createServer();
-  await new Promise((done) => server.listen(0, "127.0.0.1", done));
-  const { port } = server.address();
-  await new Promise((done) => server.close(done));
-  return port;
-}
-
-const port = await freePort();
-const origin = `http://127.0.0.1:${port}`;
-const server = spawn(binary, ["dev", "--ephemeral", "--port", String(port)], { stdio: "ignore" });
-
-async function until(what, ask) {
-  const deadline = Date.now() + 60_000;
-  for (;;) {
-    try {
-      const found = await ask();
-      if (found) return found;
-    } catch {
-      // Not yet.
-    }
-    if (Date.now() > deadline) throw new Error(`timeout while waiting for ${what}`);
-    await new Promise((done) => setTimeout(done, 50));
-  }
-}
-
-async function call(method, path, body) {
-  const response = await fetch(`${origin}/api${path}`, {
-    method,
-    headers: { "content-type": "application/json" },
-    body: body === undefined ? undefined : JSON.stringify(body),
-  });
-  if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
-  return response.status === 204 ? null : response.json();
-}
-
-const run = (workflow, id, params, labels) =>
-  call("POST", `/workflows/${workflow}/instances`, { id, params, labels });
-
-async function seed() {
-  await until("the server", () => fetch(`${origin}/healthz`).then((answer) => answer.ok));
-  await run("hello", "hello-1", "Ada");
-  await run("hello", "hello-xss", XSS, { note: XSS });
-  await run("order", "order-1", { total: 12.5, customer: XSS });
-  await run("flaky", "flaky-1", null);
-  await run("fan-out", "fan-1", null);
-  await run("parcel", "parcel-1", null).catch(() => {});
-  await run("order", "order-2", 7);
-  await call("POST", "/workflows/order/instances/order-2/events", { type: "note", payload: { text: XSS } });
-  await call("PUT", "/schedules/nightly", { workflow: "hello", cron: "0 3 * * *", params: XSS });
-  await call("PUT", "/schedules/often", { workflow: "hello", everyMs: 3_600_000 });
-  await fetch(`${origin}/api/records/carts/cart-1?term=owner:ada&keep=true`, {
-    method: "PUT",
-    headers: { "content-type": "application/json", "if-none-match": "*" },
-    body: `{"total":12345678901234567890.10,"note":${JSON.stringify(XSS)}}`,
-  });
-  await until("a run to end", async () => (await call("GET", "/runs?status=complete")).runs.length > 0);
-}
+const { origin, stop } = await startShowcase();
 
 // Each view, and a text that it shows when its data is there.
 const views = [
@@ -78,15 +17,28 @@ const views = [
   ["runs", "runs", "hello-1"],
   ["runs-filtered", 'runs?status=["waiting"]', "order-1"],
   ["run", "runs/order/order-1", "approval"],
-  ["run-step", "runs/hello/hello-1", "steps"],
+  ["run-step", "runs/hello/hello-1?step=compose", "Hello, Ada!"],
+  ["run-people", "runs/expense/expense-1", "Open in the inbox"],
+  ["graph", "runs/family/family-1?tab=graph", "greet"],
+  ["graph-folded", "runs/fan-out/fan-1?tab=graph", "square-#"],
+  ["graph-document", "runs/doc:invoice/i-2?tab=graph", "State submitted"],
+  ["agent", "runs/ask/ask-1?tab=agent", "You said:"],
   ["ledger", "runs/hello/hello-1?tab=ledger", "workflow.completed"],
   ["data", "runs/hello/hello-xss?tab=data", "<img src=x"],
-  ["logs", "runs/hello/hello-1?tab=logs", "debug"],
+  ["logs", "runs/hello/hello-1?tab=logs", "greeting Ada"],
+  ["inbox", "inbox", "train tickets"],
+  ["documents", "documents?type=invoice&id=i-2", "Audit"],
+  ["definition", "definitions?type=invoice", "Budget owner"],
+  ["definition-changes", "definitions?type=invoice&part=changes", "by the definition"],
+  ["slot-editor", "definitions?type=invoice&part=editor", "The draft compiles"],
+  ["definition-versions", "definitions?type=invoice&part=versions", "Version 1"],
+  ["simulate", "definitions?type=invoice&part=simulate", "Scenario"],
+  ["health", "health", "invoice"],
   ["workers", "workers", "Drain"],
-  ["dead-letters", "dead-letters", "Dead letters"],
+  ["dead-letters", "dead-letters", "the scale is broken"],
   ["schedules", "schedules", "nightly"],
   ["webhooks", "webhooks", "endpoint"],
-  ["records", "records?collection=carts&id=cart-1", "12345678901234567890.10"],
+  ["records", "records?collection=carts&id=cart-1", "12345678901234567890.1"],
   ["settings", "settings", "API keys"],
   ["not-found", "nothing/here", "There is no such page"],
 ];
@@ -108,7 +60,10 @@ async function check(browser, width, theme) {
     await page
       .waitForFunction((wanted) => document.body.textContent.includes(wanted), text, { timeout: 20_000 })
       .catch(() => note(`does not show ${JSON.stringify(text)}`));
-    if (name === "run-step") await page.locator(".bar-row").first().click();
+    if (name === "inbox") {
+      await page.locator(".inbox a").first().click();
+      await page.getByText("What it is about").waitFor();
+    }
     if (await page.evaluate(() => window.__xss === 1)) note("a user value ran as a script");
     const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
     if (over > 0) note(`is ${over} px too wide`);
@@ -151,7 +106,6 @@ async function keyboard(browser) {
 
 let browser;
 try {
-  await seed();
   browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     args: ["--no-sandbox"],
@@ -162,7 +116,7 @@ try {
   problems.push(String(error.stack ?? error));
 } finally {
   await browser?.close();
-  server.kill("SIGINT");
+  stop();
 }
 for (const problem of problems) console.error(problem);
 console.log(problems.length === 0 ? "every view is in order" : `${problems.length} problems`);

@@ -36,8 +36,9 @@ export function usePill(): Pill {
 export function useFollow(runKeys: string[]) {
   const key = runKeys.join(",");
   useEffect(() => {
-    live.follow(key === "" ? [] : key.split(","));
-    return () => live.follow([]);
+    const owner = {};
+    live.follow(owner, key === "" ? [] : key.split(","));
+    return () => live.follow(owner, []);
   }, [key]);
 }
 

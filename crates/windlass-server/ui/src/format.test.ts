@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { formatAgo, formatCount, formatDuration, formatTime, shellQuote } from "./format";
+import { formatAgo, formatCount, formatDuration, formatTime, shellQuote, withTimes } from "./format";
 
 test("durations", () => {
   const table: [number, string][] = [
@@ -24,4 +24,10 @@ test("times, ages and counts", () => {
 test("shell words", () => {
   expect(shellQuote("order-1")).toBe("order-1");
   expect(shellQuote("it's <b>")).toBe("'it'\\''s <b>'");
+});
+
+test("times in sentences", () => {
+  expect(withTimes("waits since 2026-01-31T12:00:00.123456Z (7)", "utc")).toBe(
+    "waits since 2026-01-31 12:00:00Z (7)",
+  );
 });

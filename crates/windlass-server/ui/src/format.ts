@@ -40,3 +40,8 @@ export function formatCount(count: { count: number; more: boolean } | undefined)
 export function shellQuote(text: string): string {
   return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
+
+/** A sentence of the server with its times as the reader wants them. */
+export function withTimes(text: string, zone: Zone): string {
+  return text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, (at) => formatTime(at, zone));
+}

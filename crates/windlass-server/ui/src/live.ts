@@ -6,7 +6,7 @@ import { type FromTab, type Pill, Stream, type ToTab } from "./stream";
 type Listener = (state: Pill) => void;
 
 export class Live {
-  private followed: string[] = [];
+  private followed = new Map<object, string[]>();
   private paused = false;
   private listeners = new Set<Listener>();
   private post: (message: FromTab) => void;
@@ -16,7 +16,10 @@ export class Live {
     const receive = (message: ToTab) => this.receive(message);
     if (typeof SharedWorker === "undefined") {
       const stream = new Stream(receive);
-      this.post = ({ url, runs }) => stream.follow(url, runs);
+      this.post = ({ url, runs, wake }) => {
+        stream.follow(url, runs);
+        if (wake) stream.wake();
+      };
     } else {
       const worker = new SharedWorker(new URL("./live.worker.ts", import.meta.url), { type: "module" });
       worker.port.onmessage = ({ data }: MessageEvent<ToTab>) => receive(data);
@@ -26,8 +29,10 @@ export class Live {
     window.addEventListener("pagehide", () => this.post({ url: `${apiBase}/live`, runs: null }));
   }
 
-  follow(runs: string[]) {
-    this.followed = runs;
+  /** What one part of the page follows; nothing with an empty list. */
+  follow(owner: object, runs: string[]) {
+    if (runs.length === 0) this.followed.delete(owner);
+    else this.followed.set(owner, runs);
     this.update();
   }
 
@@ -37,14 +42,23 @@ export class Live {
     if (!paused) this.queries.invalidateQueries();
   }
 
+  /** Connects again now, and not only after the next delay. */
+  wake() {
+    this.update(true);
+  }
+
   subscribe = (listener: Listener) => {
     this.listeners.add(listener);
     return () => void this.listeners.delete(listener);
   };
 
-  private update() {
+  private update(wake = false) {
     const off = this.paused || document.hidden;
-    this.post({ url: `${apiBase}/live`, runs: off ? null : this.followed });
+    this.post({
+      url: `${apiBase}/live`,
+      runs: off ? null : [...new Set([...this.followed.values()].flat())],
+      wake,
+    });
     if (this.paused) this.set("paused");
   }
 
@@ -58,6 +72,8 @@ export class Live {
     if (message.kind === "state") {
       // Whatever happened while the stream was down has to be read.
       if (message.state === "live" && this.state !== "live") this.queries.invalidateQueries();
+      // A stream ends when its credential does; then the page leads to the sign-in.
+      if (message.state === "lost") this.queries.invalidateQueries({ queryKey: ["whoami"] });
       this.set(message.state);
     } else if (message.kind === "run") {
       for (const run of message.runs) this.queries.invalidateQueries({ queryKey: ["run", run] });

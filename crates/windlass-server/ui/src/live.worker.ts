@@ -18,6 +18,7 @@ self.onconnect = (event) => {
     if (data.runs === null) tabs.delete(port);
     else tabs.set(port, data.runs);
     update(data.url);
+    if (data.wake) stream.wake();
     if (data.runs !== null) port.postMessage(stream.state());
   };
 };

@@ -6,7 +6,12 @@ import { basePath } from "./api/client";
 import { queries } from "./app";
 import { NotFound, Shell } from "./shell";
 import "./style.css";
+import "./views.css";
 import { DeadLetters } from "./views/deadletters";
+import { Definitions, type DefinitionsSearch, definitionParts } from "./views/definitions";
+import { Documents, type DocumentsSearch } from "./views/documents";
+import { Health } from "./views/health";
+import { Inbox, type InboxSearch, requestStates } from "./views/inbox";
 import { Overview } from "./views/overview";
 import { Records } from "./views/records";
 import { RunView, type Tab, tabs } from "./views/run";
@@ -52,10 +57,47 @@ const records = createRoute({
   }),
 });
 
+const inbox = createRoute({
+  getParentRoute: () => root,
+  path: "inbox",
+  component: Inbox,
+  validateSearch: (search: Record<string, unknown>): InboxSearch => ({
+    of: text(search.of),
+    status: requestStates.find((state) => state === search.status),
+    id: text(search.id),
+  }),
+});
+
+const documents = createRoute({
+  getParentRoute: () => root,
+  path: "documents",
+  component: Documents,
+  validateSearch: (search: Record<string, unknown>): DocumentsSearch => ({
+    type: text(search.type),
+    state: text(search.state),
+    id: text(search.id),
+  }),
+});
+
+const definitions = createRoute({
+  getParentRoute: () => root,
+  path: "definitions",
+  component: Definitions,
+  validateSearch: (search: Record<string, unknown>): DefinitionsSearch => ({
+    type: text(search.type),
+    part: definitionParts.find((part) => part === search.part),
+    slot: text(search.slot),
+  }),
+});
+
 const routeTree = root.addChildren([
   page("/", Overview),
   runs,
   run,
+  inbox,
+  documents,
+  definitions,
+  page("health", Health),
   page("workers", Workers),
   page("dead-letters", DeadLetters),
   page("schedules", Schedules),

@@ -1,10 +1,10 @@
 // ⌘K: go to a view, a workflow or a run.
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { useDeferredValue, useState } from "react";
-import { api, ok } from "./api/client";
+import { useDeferredValue, useEffect, useState } from "react";
+import { api, ok, type Schemas } from "./api/client";
+import { usePages } from "./pages";
 import { Dialog, Status } from "./parts";
-import { pages } from "./shell";
 
 type Hit = { id: string; label: string; hint: string; status?: string; go: () => void };
 
@@ -12,15 +12,26 @@ export function Palette({ close }: { close: () => void }) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const navigate = useNavigate();
+  const pages = usePages();
   const asked = useDeferredValue(text.trim());
-  const workflows = useQuery({ queryKey: ["lists", "workflows"], queryFn: () => ok(api.GET("/workflows")) });
-  const runs = useQuery({
+  const found = useQuery({
     queryKey: ["lists", "palette", asked],
     enabled: asked.length > 0,
-    queryFn: () =>
-      ok(api.GET("/runs", { params: { query: { idPrefix: asked.split("/").pop(), pageSize: 8 } } })),
+    queryFn: () => ok(api.GET("/search", { params: { query: { q: asked.slice(0, 400) } } })),
   });
+  const hit = asked === "" ? undefined : found.data;
   const low = text.trim().toLowerCase();
+  const eventHit = (event: Schemas["EventHit"]): Hit => ({
+    id: "event",
+    label: `${event.type} of ${event.workflowName}/${event.id}`,
+    hint: "event",
+    go: () =>
+      navigate({
+        to: "/runs/$workflow/$id",
+        params: { workflow: event.workflowName, id: event.id },
+        search: { tab: "ledger" },
+      }),
+  });
   const hits: Hit[] = [
     ...pages
       .filter((page) => page.label.toLowerCase().includes(low))
@@ -30,16 +41,13 @@ export function Palette({ close }: { close: () => void }) {
         hint: "view",
         go: () => navigate({ to: page.to }),
       })),
-    ...(workflows.data?.workflows ?? [])
-      .filter((workflow) => low !== "" && workflow.name.toLowerCase().includes(low))
-      .slice(0, 6)
-      .map((workflow) => ({
-        id: `workflow ${workflow.name}`,
-        label: workflow.name,
-        hint: "workflow",
-        go: () => navigate({ to: "/runs", search: { workflow: workflow.name } }),
-      })),
-    ...(asked === "" ? [] : (runs.data?.runs ?? [])).map((run) => ({
+    ...(hit?.workflows ?? []).map((name) => ({
+      id: `workflow ${name}`,
+      label: name,
+      hint: "workflow",
+      go: () => navigate({ to: "/runs", search: { workflow: name } }),
+    })),
+    ...(hit?.runs ?? []).map((run) => ({
       id: run.runKey,
       label: `${run.workflowName}/${run.id}`,
       hint: "run",
@@ -51,32 +59,49 @@ export function Palette({ close }: { close: () => void }) {
           search: {},
         }),
     })),
+    ...(hit?.schedules ?? []).map((name) => ({
+      id: `schedule ${name}`,
+      label: name,
+      hint: "schedule",
+      go: () => navigate({ to: "/schedules" }),
+    })),
+    ...(hit?.event ? [eventHit(hit.event)] : []),
   ];
   const chosen = Math.min(at, hits.length - 1);
+  // Enter that is pressed before the answer takes the first hit of the answer, and not one of an older text.
+  const isReady = text.trim() === asked && (asked === "" || !found.isPending);
+  const [entered, setEntered] = useState(false);
   const take = (hit: Hit | undefined) => {
     if (!hit) return;
     close();
     hit.go();
   };
+  const first = isReady && entered ? hits[0] : undefined;
+  useEffect(() => {
+    if (!first) return;
+    close();
+    first.go();
+  }, [first, close]);
   return (
     <Dialog title="Go to" close={close}>
       <input
         role="combobox"
         aria-expanded="true"
         aria-controls="hits"
-        aria-label="View, workflow, or the beginning of a run's id"
+        aria-label="View, workflow, schedule, run key, or the beginning of a run's id"
         aria-activedescendant={hits[chosen] ? `hit-${chosen}` : undefined}
-        placeholder="View, workflow, or the beginning of a run's id"
+        placeholder="View, workflow, schedule, run key, or the beginning of a run's id"
         value={text}
         data-autofocus=""
         onChange={(event) => {
           setText(event.target.value);
           setAt(0);
+          setEntered(false);
         }}
         onKeyDown={(event) => {
           if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, hits.length - 1));
           else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
-          else if (event.key === "Enter") take(hits[chosen]);
+          else if (event.key === "Enter") isReady ? take(hits[chosen]) : setEntered(true);
           else return;
           event.preventDefault();
         }}
@@ -95,7 +120,7 @@ export function Palette({ close }: { close: () => void }) {
             {hit.status ? <Status status={hit.status} /> : <span className="dim">{hit.hint}</span>}
           </div>
         ))}
-        {hits.length === 0 && <p className="dim">Nothing begins with this.</p>}
+        {hits.length === 0 && isReady && <p className="dim">Nothing has this name.</p>}
       </div>
     </Dialog>
   );

@@ -4,19 +4,9 @@ import { Link, Outlet, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useEffect, useState } from "react";
 import { ApiError, api, ok } from "./api/client";
 import { live, type Me, MeContext, queries, usePill, useSetting, useZone } from "./app";
+import { usePages } from "./pages";
 import { Palette } from "./palette";
 import { Dialog, Failed, Page } from "./parts";
-
-export const pages = [
-  { to: "/", label: "Overview", key: "o" },
-  { to: "/runs", label: "Runs", key: "r" },
-  { to: "/workers", label: "Workers & queues", key: "w" },
-  { to: "/dead-letters", label: "Dead letters", key: "d" },
-  { to: "/schedules", label: "Schedules", key: "s" },
-  { to: "/webhooks", label: "Webhooks", key: "h" },
-  { to: "/records", label: "Records", key: "c" },
-  { to: "/settings", label: "Settings", key: "," },
-] as const;
 
 export function Shell() {
   const me = useQuery({ queryKey: ["whoami"], queryFn: () => ok(api.GET("/whoami")), retry: false });
@@ -33,13 +23,15 @@ export function Shell() {
         done={(next) => {
           queries.setQueryData(["whoami"], next);
           setSignedOut(false);
+          live.wake();
           // The same place, with everything read again.
           queries.invalidateQueries({ predicate: (query) => query.queryKey[0] !== "whoami" });
         }}
       />
     );
   }
-  if (me.error) {
+  // Without a connection the page stays as it is; the pill says so.
+  if (me.error && !me.data) {
     return (
       <main className="center">
         <Failed error={me.error} retry={() => me.refetch()} />
@@ -100,6 +92,7 @@ function SignIn({ done }: { done: (me: Me) => void }) {
 }
 
 function Frame({ me }: { me: Me }) {
+  const pages = usePages();
   const [palette, setPalette] = useState(false);
   const [help, setHelp] = useState(false);
   const [menu, setMenu] = useState(false);
@@ -221,6 +214,7 @@ function Switches() {
 // `g` and then a letter goes to a view. Nothing happens while somebody types.
 function useKeys(openPalette: () => void, openHelp: () => void) {
   const navigate = useNavigate();
+  const pages = usePages();
   useEffect(() => {
     let going = false;
     const press = (event: KeyboardEvent) => {
@@ -251,10 +245,11 @@ function useKeys(openPalette: () => void, openHelp: () => void) {
     };
     window.addEventListener("keydown", press);
     return () => window.removeEventListener("keydown", press);
-  }, [navigate, openPalette, openHelp]);
+  }, [navigate, pages, openPalette, openHelp]);
 }
 
 function Keys({ close }: { close: () => void }) {
+  const pages = usePages();
   return (
     <Dialog title="Keys" close={close}>
       <dl className="keys">

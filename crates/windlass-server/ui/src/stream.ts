@@ -1,6 +1,6 @@
 // One EventSource that is opened again when the followed runs change or the connection is lost.
 
-export type FromTab = { url: string; runs: string[] | null };
+export type FromTab = { url: string; runs: string[] | null; wake?: boolean };
 export type Pill = "live" | "connecting" | "lost" | "paused";
 export type ToTab = { kind: "state"; state: Pill } | { kind: "run"; runs: string[] } | { kind: "lists" };
 
@@ -34,6 +34,13 @@ export class Stream {
     }
     const query = runs.slice(0, 64).map((run) => `run=${encodeURIComponent(run)}`);
     this.open(`${url}${query.length > 0 ? "?" : ""}${query.join("&")}`, 1000);
+  }
+
+  /** Opens a stream that was lost at once, for example after somebody has signed in again. */
+  wake() {
+    if (!this.source || this.source.readyState !== EventSource.CLOSED) return;
+    clearTimeout(this.retry);
+    this.open(this.source.url, 1000);
   }
 
   private open(url: string, delay: number) {

@@ -116,7 +116,7 @@ async fn opening_for_inspection_changes_nothing() {
     dir.raw().pragma_update(None, "user_version", 0).unwrap();
     let error = refused();
     assert_eq!((error.code(), error.kind()), (ErrorCode::StoreOlder, ErrorKind::Closed));
-    assert!(error.message().contains("version 0; this build needs 2"), "{error}");
+    assert!(error.message().contains("version 0; this build needs 3"), "{error}");
 }
 
 #[tokio::test]

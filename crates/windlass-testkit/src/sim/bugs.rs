@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use futures::FutureExt as _;
 use windlass_kernel::{
     ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, Committed, Conflict, Delivery, Expect,
-    Head, Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RecordWrite, RunGuard, RunKey,
-    Store, TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
+    Head, Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RecordWrite,
+    RunGuard, RunKey, Store, TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
 };
 
 use super::executor::locked;

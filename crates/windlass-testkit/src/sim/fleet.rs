@@ -127,6 +127,8 @@ fn options(rng: &mut Rng) -> Options {
         claim_max: if rng.chance(300) { rng.range(1, 3) as u32 } else { 100 },
         run_cache_bytes_max: if rng.chance(300) { 0 } else { 1 << 20 },
         blocked_retry: Duration::from_secs(2),
+        // The shortest policy of `brief_runs` is four times as long.
+        create_resend_max: Duration::from_millis(250),
         sweep_every: Duration::from_millis(rng.range(1_000, 6_000)),
         ..Options::default()
     }
@@ -389,8 +391,7 @@ impl Fleet {
             let view = Arc::new(Mutex::new(view));
             locked(orders).push(view.clone());
             let (sim, engine, accepted) = (self.sim.clone(), engine.clone(), self.accepted.clone());
-            let client =
-                request::run_to_end(sim, node, engine, (view, accepted), rng.fork());
+            let client = request::run_to_end(sim, node, engine, (view, accepted), rng.fork());
             self.sim.spawn(node, client);
         }
     }

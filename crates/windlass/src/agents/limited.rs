@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_engine::Callees;
-use windlass_kernel::{BoxFuture, Error, LimitKey};
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey};
 use windlass_models::agents::{
-    EventFamily, Provider, ProviderError, ProviderErrorKind as Kind, ProviderRequest,
-    ProviderResponse, RateLimit, RateLimits, TokenSink, WireFormat,
+    BatchProvider, EventFamily, Provider, ProviderError, ProviderErrorKind as Kind,
+    ProviderRequest, ProviderResponse, RateLimit, RateLimits, TokenSink, WireFormat,
 };
 
 use super::ApiKey;
+use super::account::{self, Account};
 use crate::Engine;
 
 /// A call that may begin within this time waits here. One that must wait longer is an error, so that its
@@ -22,13 +23,19 @@ const CLOSED_FOR: Duration = Duration::from_secs(5);
 /// How long an account is closed after its spend limit was reached. Then one call finds out whether it
 /// still is; such a call is not charged.
 const SPEND_CLOSED_FOR: Duration = Duration::from_secs(60 * 60);
+/// How often a call that waits for a person asks whether the account is open again.
+const ASK_EVERY: Duration = Duration::from_secs(30);
 
 /// A provider whose account has the same limits in all processes on a store.
 ///
 /// Before each call it asks the store whether the account is open. A `retry-after`, an exhausted rate limit
 /// in the headers of any answer, or a spend limit closes the account for every process, from their next
 /// call on. A call that is not sent for this reason fails with the kind of the limit, without an HTTP
-/// status.
+/// status. A run waits until the account is open again; that does not count as an attempt.
+///
+/// A spend limit also opens a request to a person, one for each account: a run of the workflow
+/// `llm-account` asks `role:operator`. Approving it opens the account for all processes. Registering that
+/// workflow is part of [`LimitedProvider::new`].
 ///
 /// The limits have the keys `llm:<key id>:requests`, `llm:<key id>:tokens` and `llm:<key id>:spend`.
 /// [`Admin::set_rate`](crate::admin::Admin::set_rate) can set a rate of requests for the first one.
@@ -38,6 +45,8 @@ pub struct LimitedProvider {
     requests: LimitKey,
     tokens: LimitKey,
     spend: LimitKey,
+    account: Account,
+    ask_every: Duration,
 }
 
 impl LimitedProvider {
@@ -58,22 +67,57 @@ impl LimitedProvider {
     pub fn new(engine: &Engine, provider: impl Provider, key: &ApiKey) -> Self {
         let id = key.id();
         let limit = |what: &str| LimitKey::from_stored(format!("llm:{id}:{what}"));
+        let core = engine.core();
+        if let Err(error) = account::serve(core) {
+            let workflow = account::WORKFLOW;
+            tracing::warn!(workflow, %error, "failed to serve the requests about spend limits");
+        }
         Self {
+            ask_every: ASK_EVERY,
+            account: Account::new(core, provider.name(), id.to_string()),
+            spend: account::spend_key(&id.to_string()),
             provider: Arc::new(provider),
-            callees: engine.core().callees(),
+            callees: core.callees(),
             requests: limit("requests"),
             tokens: limit("tokens"),
-            spend: limit("spend"),
         }
     }
 
-    /// Opens the account again after its spend limit was raised, for all processes.
+    /// Who is asked when the spend limit is reached: a person, or a role as `role:finance`. Default
+    /// `role:operator`.
+    #[must_use]
+    pub fn ask(mut self, assignee: impl Into<String>) -> Self {
+        self.account.assignee = assignee.into();
+        self
+    }
+
+    /// How often a run that waits for this person asks whether the account is open again. Default 30 seconds.
+    ///
+    /// # Errors
+    ///
+    /// The text is no duration, or it is zero.
+    pub fn ask_every(mut self, interval: impl IntoDuration) -> Result<Self, Error> {
+        let interval = interval.into_duration().map_err(|source| {
+            let message = "the interval is no duration";
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidDuration, message).with_source(source)
+        })?;
+        if interval.is_zero() {
+            let message = "a run that waits for a person asks at least every millisecond";
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidDuration, message));
+        }
+        self.ask_every = interval;
+        Ok(self)
+    }
+
+    /// Opens the account again after its spend limit was raised, for all processes, and withdraws the request
+    /// about it.
     ///
     /// # Errors
     ///
     /// The store does not answer.
     pub async fn reopen(&self) -> Result<(), Error> {
-        self.callees.open(&self.spend).await
+        self.callees.open(&self.spend).await?;
+        self.account.withdraw().await
     }
 
     #[expect(clippy::disallowed_methods, reason = "the other side lives in the real world")]
@@ -84,7 +128,7 @@ impl LimitedProvider {
             (&self.requests, Kind::RequestRateLimited),
         ] {
             let mut waited = Duration::ZERO;
-            while let Some(after) = self.ask(key, again || !waited.is_zero()).await? {
+            while let Some(after) = self.open_in(key, again || !waited.is_zero()).await? {
                 if kind == Kind::SpendLimitReached || waited + after > WAIT_MAX {
                     let name = self.provider.name();
                     let message = match kind {
@@ -93,7 +137,11 @@ impl LimitedProvider {
                         ),
                         _ => format!("{name} is closed for {after:?}, because it limits the rate"),
                     };
-                    return Err(ProviderError::new(kind, message).with_retry_after(after));
+                    let after = match kind {
+                        Kind::SpendLimitReached => after.min(self.ask_every),
+                        _ => after,
+                    };
+                    return Err(ProviderError::new(kind, message).postponed(after));
                 }
                 tokio::time::sleep(after).await;
                 waited += after;
@@ -102,7 +150,11 @@ impl LimitedProvider {
         Ok(())
     }
 
-    async fn ask(&self, key: &LimitKey, again: bool) -> Result<Option<Duration>, ProviderError> {
+    async fn open_in(
+        &self,
+        key: &LimitKey,
+        again: bool,
+    ) -> Result<Option<Duration>, ProviderError> {
         self.callees.ask(key, again).await.map_err(|error| {
             let message =
                 format!("the limits of {} cannot be read from the store", self.provider.name());
@@ -139,6 +191,10 @@ impl LimitedProvider {
         let (key, limit) = match error.kind() {
             Kind::SpendLimitReached => {
                 self.close(&self.spend, SPEND_CLOSED_FOR).await;
+                if let Err(error) = self.account.ask().await {
+                    let provider = self.provider.name();
+                    tracing::warn!(provider, %error, "failed to open a request about a spend limit");
+                }
                 return;
             }
             Kind::TokenRateLimited => (&self.tokens, limits.tokens),
@@ -165,6 +221,10 @@ impl Provider for LimitedProvider {
         self.provider.event_family()
     }
 
+    fn batches(&self) -> Option<&dyn BatchProvider> {
+        self.provider.batches()
+    }
+
     fn call<'a>(
         &'a self,
         request: &'a ProviderRequest,
@@ -181,7 +241,11 @@ impl Provider for LimitedProvider {
                 }
                 Err(error) => self.learn_error(error).await,
             }
-            called
+            // A run waits for the person who is asked.
+            called.map_err(|error| match error.kind() {
+                Kind::SpendLimitReached => error.with_retry_after(self.ask_every),
+                _ => error,
+            })
         })
     }
 }

@@ -42,10 +42,10 @@ on_every_store!(
     definitions_are_versions_that_documents_keep,
 );
 
-const TYPE: &str = "invoice";
-const SLOT: &str = "submitted_to_approved";
+pub(crate) const TYPE: &str = "invoice";
+pub(crate) const SLOT: &str = "submitted_to_approved";
 
-fn contract() -> LifecycleContract {
+pub(crate) fn contract() -> LifecycleContract {
     let found = templates::all().into_iter().find(|one| one.name == "invoice_approval");
     found.expect("the template exists").contract
 }
@@ -55,18 +55,18 @@ fn template_definition() -> OrgWorkflowDefinition {
     found.expect("the template exists").definition
 }
 
-fn person(id: &str) -> Subject {
+pub(crate) fn person(id: &str) -> Subject {
     Subject::new(id, [""; 0]).unwrap()
 }
 
-fn invoice(total: u64) -> Value {
+pub(crate) fn invoice(total: u64) -> Value {
     json!({
         "id": "i-1", "total": total, "currency": "EUR", "requester": "rita",
         "vendor_class": "new", "budget_owner": "bob",
     })
 }
 
-fn directory() -> Directory {
+pub(crate) fn directory() -> Directory {
     let person = |roles: &[&str], manager: Option<&str>| Person {
         roles: roles.iter().map(|role| (*role).to_owned()).collect(),
         manager: manager.map(str::to_owned),
@@ -85,7 +85,7 @@ fn directory() -> Directory {
 }
 
 /// Contracts with the invoice type, on an engine of the harness.
-async fn opened(h: &Harness) -> (Engine, Contracts) {
+pub(crate) async fn opened(h: &Harness) -> (Engine, Contracts) {
     let engine = h.engine().await;
     let nothing = |_: &ActionCall<'_>| Ok(ActionOutcome::none());
     let builder = Contracts::builder().action("ledger.post", Arc::new(nothing));
@@ -95,20 +95,20 @@ async fn opened(h: &Harness) -> (Engine, Contracts) {
     (engine, contracts)
 }
 
-async fn document(contracts: &Contracts, id: &str) -> Document {
+pub(crate) async fn document(contracts: &Contracts, id: &str) -> Document {
     contracts.document(TYPE, id).await.unwrap()
 }
 
-async fn until_state(contracts: &Contracts, id: &str, state: &str) {
+pub(crate) async fn until_state(contracts: &Contracts, id: &str, state: &str) {
     until(state, || async { document(contracts, id).await.row.state == state }).await;
 }
 
-async fn submitted(contracts: &Contracts, id: &str, total: u64) {
+pub(crate) async fn submitted(contracts: &Contracts, id: &str, total: u64) {
     contracts.create(TYPE, id, &invoice(total), &person("rita")).await.unwrap();
     contracts.act(TYPE, id, "submit", &person("rita"), None).await.unwrap();
 }
 
-async fn open_request(contracts: &Contracts, id: &str, version: u64) -> Approval {
+pub(crate) async fn open_request(contracts: &Contracts, id: &str, version: u64) -> Approval {
     let find = || async {
         let all = contracts.approvals_of(TYPE, id, None, 100).await.unwrap();
         all.into_iter().find(|one| one.status == ApprovalStatus::Open && one.version == version)
@@ -117,28 +117,32 @@ async fn open_request(contracts: &Contracts, id: &str, version: u64) -> Approval
     find().await.unwrap()
 }
 
-async fn approve(contracts: &Contracts, request: &Approval, by: &str) -> Result<Approval, Error> {
+pub(crate) async fn approve(
+    contracts: &Contracts,
+    request: &Approval,
+    by: &str,
+) -> Result<Approval, Error> {
     let (id, digest) = (&request.id, request.digest);
     contracts.decide_approval(id, Verdict::Approved, digest, &person(by), None).await
 }
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: Result<T, Error>, code: ErrorCode) {
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>, code: ErrorCode) {
     let error = result.unwrap_err();
     assert_eq!(error.code(), code, "{error}");
 }
 
-async fn until_run(contracts: &Contracts, id: &str, status: RunStatus) {
+pub(crate) async fn until_run(contracts: &Contracts, id: &str, status: RunStatus) {
     let of = || async { contracts.run(TYPE, id).await.unwrap().status };
     until(status.as_str(), || async { of().await == status }).await;
 }
 
-async fn same_when_rebuilt(contracts: &Contracts, id: &str) {
+pub(crate) async fn same_when_rebuilt(contracts: &Contracts, id: &str) {
     let rebuilt = contracts.rebuild(TYPE, id).await.unwrap();
     assert!(rebuilt.same && rebuilt.steps > 0, "{rebuilt:?}");
 }
 
-async fn publish(contracts: &Contracts, slots: Value) {
+pub(crate) async fn publish(contracts: &Contracts, slots: Value) {
     let definition: OrgWorkflowDefinition = serde_json::from_value(json!({
         "baseRef": {"entityType": TYPE, "envelopeVersion": 1}, "slots": slots,
     }))
@@ -147,15 +151,15 @@ async fn publish(contracts: &Contracts, slots: Value) {
     contracts.publish(TYPE, &person("dana")).await.unwrap();
 }
 
-fn node(name: &str, node_type: &str, config: Value) -> Value {
+pub(crate) fn node(name: &str, node_type: &str, config: Value) -> Value {
     json!({"id": format!("usr:{SLOT}:{name}"), "type": node_type, "config": config})
 }
 
-fn role(role: &str) -> Value {
+pub(crate) fn role(role: &str) -> Value {
     json!({"approvers": {"strategy": "role", "role": role}})
 }
 
-fn edge(id: &str, source: &str, target: &str) -> Value {
+pub(crate) fn edge(id: &str, source: &str, target: &str) -> Value {
     let full = |name: &str| format!("usr:{SLOT}:{name}");
     json!({"id": id, "source": full(source), "target": full(target)})
 }
@@ -411,6 +415,14 @@ async fn case_32_an_edit_voids_the_decisions(h: Arc<Harness>) {
     until_state(&contracts, "i", "amended").await;
     let closed = contracts.approval(&first.id).await.unwrap();
     assert_eq!(closed.status, ApprovalStatus::Withdrawn);
+    // The step that amends holds the difference.
+    let run = contracts.run(TYPE, "i").await.unwrap();
+    let loaded = contracts.engine().store().load(vec![run.run_key]).await.unwrap();
+    let results = loaded[0].steps.iter().filter_map(|step| step.result.as_ref());
+    let rows: Vec<Value> = results.map(|body| body.read().unwrap()).collect();
+    let amended = rows.iter().find(|row| row["node"] == "sys:state:amended").unwrap();
+    let total = &amended["output"]["changes"]["fields"]["total"];
+    assert_eq!(total, &json!({"from": 10, "to": 99}), "{amended}");
     contracts.act(TYPE, "i", "submit", &person("rita"), None).await.unwrap();
     let second = open_request(&contracts, "i", 3).await;
     // A stale tab names the content of the first version.

@@ -1,11 +1,15 @@
 //! A run that is started for later: nothing makes it start before its time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use windlass::admin::Options;
 use windlass::kernel::Run;
 use windlass::{Ctx, Result, RunHandle, RunStatus};
 
-use crate::harness::{Counts, Harness, fence, ok, on_every_store, until, until_status};
+use crate::harness::{
+    Counts, Harness, Kind, event_types, fence, ok, on_every_store, until, until_status,
+};
 
 on_every_store!(
     nothing_starts_a_run_before_its_time,
@@ -116,4 +120,38 @@ async fn a_worker_that_is_lost_does_not_start_a_run(h: Arc<Harness>) {
     let row = row(&run).await;
     assert_eq!((row.turn.due_at, row.started_at), (start, None));
     assert_eq!(counts.get("hello"), 0);
+}
+
+// A message that cannot be read blocks the run when a control request gives it a turn.
+async fn a_blocked_run_does_not_start_before_its_time(h: Arc<Harness>) {
+    let quick = |options| Options { blocked_retry: Duration::from_millis(100), ..options };
+    let engine = h.engine_with(quick).await;
+    let counts = Counts::new();
+    let flow = engine.workflow_with("greet", counts.clone(), greet).unwrap();
+    let run = flow.start(()).delay("1 hour").await.unwrap();
+    let start = row(&run).await.turn.due_at;
+    run.send_event("any", &1).await.unwrap();
+    h.sql("UPDATE messages SET kind = 'unheard-of'").await;
+    run.wake().await.unwrap();
+    until("the run is blocked", || async {
+        event_types(&run).await.iter().any(|name| name == "workflow.blocked")
+    })
+    .await;
+    until_at_rest(&run).await;
+    h.sql("UPDATE messages SET kind = 'event' WHERE kind = 'unheard-of'").await;
+    fence(&engine).await;
+    let row = row(&run).await;
+    assert_eq!((row.turn.due_at, row.started_at), (start, None));
+    assert_eq!((row.status, counts.get("hello")), (RunStatus::Active, 0));
+    run.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_run_does_not_start_before_its_time_on_sqlite() {
+    crate::harness::run(Kind::Sqlite, a_blocked_run_does_not_start_before_its_time).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_run_does_not_start_before_its_time_on_postgres() {
+    crate::harness::run(Kind::Postgres, a_blocked_run_does_not_start_before_its_time).await;
 }

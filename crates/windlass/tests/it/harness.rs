@@ -144,7 +144,16 @@ impl Harness {
         &self,
         wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
     ) -> (Engine, Engine) {
-        let options = || Options { shared: true, ..Options::default() };
+        self.engine_behind_with(|options| options, wrap).await
+    }
+
+    /// As [`Harness::engine_behind`], with other options than the defaults for both.
+    pub(crate) async fn engine_behind_with(
+        &self,
+        set: impl Fn(Options) -> Options,
+        wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+    ) -> (Engine, Engine) {
+        let options = || set(Options { shared: true, ..Options::default() });
         let beside = self.start(windlass::Builder::from(options())).await;
         let store = match self.kind {
             Kind::Postgres => self.open().await,

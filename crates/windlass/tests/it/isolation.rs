@@ -163,7 +163,9 @@ impl windlass::admin::Archive for Picky {
 
 async fn one_bad_archive_does_not_stop_the_other_policies(h: Arc<Harness>) {
     let archive = Arc::new(Picky("bad".into()));
-    let engine = h.engine_with(|o| Options { archive: Some(archive), ..o }).await;
+    let engine = h
+        .engine_with(|o| Options { archive: Some(archive), create_resend_max: SECOND / 4, ..o })
+        .await;
     let keep = Retention::keep_for(SECOND).unwrap().archive();
     for name in ["a", "b"] {
         let flow = engine.workflow(name, async |_: Ctx, n: u32| ok(n)).unwrap();
@@ -201,7 +203,9 @@ async fn one_bad_archive_does_not_stop_the_other_policies(h: Arc<Harness>) {
 async fn a_workflow_with_a_slash_in_its_name_is_archived(h: Arc<Harness>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = FileArchive::new(folder.path()).unwrap();
-    let engine = h.engine_with(|o| Options { archive: Some(archive), ..o }).await;
+    let engine = h
+        .engine_with(|o| Options { archive: Some(archive), create_resend_max: SECOND / 4, ..o })
+        .await;
     let keep = Retention::keep_for(SECOND).unwrap().archive();
     let flow = engine.workflow("a/b", async |_: Ctx, n: u32| ok(n)).unwrap();
     flow.start(1).id("one").await.unwrap().result().await.unwrap();

@@ -2,19 +2,24 @@
 
 use std::sync::Arc;
 
-use windlass::Engine;
+use serde_json::json;
 use windlass::agents::{
-    AnthropicClient, ClientOptions, LimitedProvider, NoSink, Provider, ProviderErrorKind as Kind,
-    ProviderRequest,
+    Agent, AnthropicClient, CallResult, ClientOptions, Continuation, LimitedProvider, LlmRequest,
+    NoSink, Provider, ProviderErrorKind as Kind, ProviderRequest, Workflow,
 };
+use windlass::kernel::Subject;
+use windlass::requests::{Decider, InboxOrder, InboxQuery, NewDecision};
+use windlass::{Engine, RunStatus};
 use windlass_testkit::scripted_llm::{Fail, Op, RatePlan, Rule, Script, ScriptedLlm, Tokens, When};
 
+use crate::agents_fixtures::{at_once, types_of};
 use crate::harness::{Harness, Kind as StoreKind, on_every_store, until};
 
 on_every_store!(
     a_retry_after_closes_the_account_for_all_processes,
     an_exhausted_limit_of_an_answer_closes_the_account,
     a_spend_limit_closes_the_account_until_it_is_opened_again,
+    a_spend_limit_asks_one_person_and_the_runs_wait,
 );
 
 async fn engines(h: &Harness) -> (Engine, Engine) {
@@ -110,4 +115,58 @@ async fn a_spend_limit_closes_the_account_until_it_is_opened_again(h: Arc<Harnes
     assert_eq!(server.report().count(Op::Live), 1);
     two.reopen().await.unwrap();
     until("the account is open", || async { call(&one, "x").await.is_ok() }).await;
+}
+
+async fn ask(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    workflow.transcript("chat").push_user("hi")?;
+    let request = LlmRequest::new("anthropic", "m").param("max_tokens", 9).transcript("chat");
+    Ok(next.llm(request, "answer", "answered"))
+}
+
+async fn answered(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    let text = workflow.response("answer")?.text()?;
+    workflow.set("text", &text)?;
+    Ok(next.halt())
+}
+
+async fn a_spend_limit_asks_one_person_and_the_runs_wait(h: Arc<Harness>) {
+    let script = Script::new()
+        .rule(Rule::any().fail(Fail::spend_limit()).times(1))
+        .rule(Rule::any().text("paid"));
+    let server = ScriptedLlm::start(script).unwrap();
+    let engine = h.engine().await;
+    let agent = Agent::new("asker", "ask")
+        .function("ask", ask)
+        .function("answered", answered)
+        .output("text")
+        // A run that waits for a person makes no attempts.
+        .retry_policy(at_once(0))
+        .provider(Arc::new(provider(&engine, &server, "c").ask("ann").ask_every("100 milliseconds").unwrap()));
+    let askers = engine.agent(agent).unwrap();
+    let runs = [askers.start(json!({})).await.unwrap(), askers.start(json!({})).await.unwrap()];
+    let inbox = InboxQuery::Person("ann".into());
+    let asked = || async {
+        engine.requests().inbox(&inbox, InboxOrder::Due, None, 10).await.unwrap().requests
+    };
+    until("a person is asked", || async { !asked().await.is_empty() }).await;
+    for run in &runs {
+        until("the run waits", || async {
+            run.status().await.unwrap().status == RunStatus::Waiting
+        })
+        .await;
+    }
+    let requests = asked().await;
+    assert_eq!(requests.len(), 1, "one request for the account");
+    assert_eq!(server.report().count(Op::Live), 1, "the account is closed for the other run");
+    let ann = Decider::new(Subject::new("ann", ["lead"]).unwrap());
+    engine.requests().decide(&requests[0].id, &ann, &NewDecision::approve()).await.unwrap();
+    let probe = provider(&engine, &server, "c");
+    until("the account is open", || async { call(&probe, "x").await.is_ok() }).await;
+    let mut retried = 0;
+    for run in &runs {
+        assert_eq!(run.result().await.unwrap(), "paid");
+        let types = types_of(&engine, run.run_key()).await;
+        retried += types.iter().filter(|name| *name == "anthropic.retried").count();
+    }
+    assert_eq!(retried, 1, "only the call that was sent is in the ledger");
 }

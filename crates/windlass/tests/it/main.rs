@@ -3,15 +3,25 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod agent_batches;
+mod agent_budgets;
+mod agent_lane_crashes;
+mod agent_loops;
 mod agents;
+mod agents_cost;
 mod agents_crashes;
+mod agents_examples;
 mod agents_fixtures;
+mod agents_flaws;
 mod agents_forks;
 mod api;
 mod carried;
 mod changes;
 mod children;
 mod contracts;
+mod contracts_crashes;
+mod contracts_nodes;
+mod contracts_races;
 mod control;
 mod crashes;
 mod delayed_start;

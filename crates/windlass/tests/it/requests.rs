@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass::TaskContext;
+use windlass::admin::Options;
 use windlass::kernel::{Body, BoxFuture, Subject};
 use windlass::model::{TaskHandler, TaskResult};
 use windlass::requests::{
     Decider, Directory, DueAction, InboxOrder, InboxQuery, NewDecision, Quorum, RecordRef,
     Rejection, Request, RequestOutcome, RequestState, RequestStatus,
 };
-use windlass::admin::Options;
 use windlass::{Ctx, Engine, ErrorCode, Result};
 
 use crate::harness::{Harness, on_every_store};

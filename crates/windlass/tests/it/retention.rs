@@ -1,6 +1,7 @@
 //! Retention: what is due goes with its whole tree, and nothing else does.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,11 +9,15 @@ use windlass::kernel::kept::{load_kept, load_kept_tree};
 use windlass::kernel::verify::{Anchor, verify_store};
 use windlass::admin::transfer::{Imported, Importer, RunExport};
 use windlass::admin::{Archive, FileArchive, Options, Retention};
-use windlass::kernel::{BoxFuture, ErrorCode, Query};
+use windlass::kernel::{
+    BoxFuture, Commit, CommitError, CommitResults, ErrorCode, ErrorKind, Query, RunGuard,
+};
 use windlass::model::{Env, TokioEnv};
 use windlass::{Ctx, Engine, Error, Result, RunKey, Store, Timestamp, WorkflowRef};
 
-use crate::harness::{Harness, on_every_store, until};
+use windlass_testkit::gate::{Gate, GatedStore, Pass};
+
+use crate::harness::{Counts, Harness, ok, on_every_store, until};
 
 on_every_store!(
     without_a_policy_everything_is_kept,
@@ -22,9 +27,16 @@ on_every_store!(
     the_engine_sweeps_by_itself,
     a_name_is_free_again,
     archived_trees_can_be_imported,
+    a_create_is_not_sent_again_after_its_run_was_deleted,
+    a_policy_is_longer_than_creates_are_sent_again,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
+
+// A policy of a second is long enough for these engines.
+fn brief(options: Options) -> Options {
+    Options { create_resend_max: Duration::from_millis(250), ..options }
+}
 
 async fn leaf(_: Ctx, n: u32) -> Result<u32> {
     Ok(n)
@@ -66,7 +78,7 @@ async fn is_there(engine: &Engine, run_key: RunKey) -> bool {
 }
 
 async fn without_a_policy_everything_is_kept(h: Arc<Harness>) {
-    let engine = h.engine().await;
+    let engine = h.engine_with(brief).await;
     let run = flow(&engine).start(1).id("a").await.unwrap();
     assert_eq!(run.result().await.unwrap(), 1);
     a_second_later(&engine).await;
@@ -77,7 +89,7 @@ async fn without_a_policy_everything_is_kept(h: Arc<Harness>) {
 }
 
 async fn a_tree_goes_when_its_time_is_over(h: Arc<Harness>) {
-    let engine = h.engine().await;
+    let engine = h.engine_with(brief).await;
     let flow = flow(&engine);
     let asleep = engine.workflow("sleeper", sleeper).unwrap();
     let policy = Retention::keep_for(SECOND).unwrap();
@@ -106,7 +118,7 @@ async fn a_tree_goes_when_its_time_is_over(h: Arc<Harness>) {
 }
 
 async fn the_ledger_stays_if_asked(h: Arc<Harness>) {
-    let engine = h.engine().await;
+    let engine = h.engine_with(brief).await;
     let policy = Retention::keep_for(SECOND).unwrap().keep_ledger();
     engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
     let run = flow(&engine).start(1).id("a").await.unwrap();
@@ -178,7 +190,7 @@ async fn nothing_goes_before_it_is_archived(h: Arc<Harness>) {
     let shelf = Arc::new(Shelf::default());
     let policy = Retention::keep_for(SECOND).unwrap().archive();
     {
-        let engine = h.engine().await;
+        let engine = h.engine_with(brief).await;
         engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
         let run = flow(&engine).start(1).id("a").await.unwrap();
         run.result().await.unwrap();
@@ -187,7 +199,8 @@ async fn nothing_goes_before_it_is_archived(h: Arc<Harness>) {
         h.stop(&engine).await;
     }
     let archive: Arc<dyn Archive> = shelf.clone();
-    let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
+    let engine =
+        h.engine_with(|options| Options { archive: Some(archive), ..brief(options) }).await;
     let run = flow(&engine).get("a").await.unwrap();
     *shelf.full.lock() = true;
     assert_eq!(engine.admin().sweep().await.unwrap().failed, 1, "the archive is full");
@@ -200,7 +213,7 @@ async fn nothing_goes_before_it_is_archived(h: Arc<Harness>) {
 }
 
 async fn the_engine_sweeps_by_itself(h: Arc<Harness>) {
-    let engine = h.engine_with(|options| Options { sweep_every: SECOND, ..options }).await;
+    let engine = h.engine_with(|options| Options { sweep_every: SECOND, ..brief(options) }).await;
     let run = flow(&engine).start(1).id("a").await.unwrap();
     run.result().await.unwrap();
     // Set after the fact, and for what has ended before.
@@ -212,7 +225,7 @@ async fn the_engine_sweeps_by_itself(h: Arc<Harness>) {
 }
 
 async fn a_name_is_free_again(h: Arc<Harness>) {
-    let engine = h.engine().await;
+    let engine = h.engine_with(brief).await;
     let flow = flow(&engine);
     let policy = Retention::keep_for(SECOND).unwrap();
     engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
@@ -230,7 +243,8 @@ async fn a_name_is_free_again(h: Arc<Harness>) {
 async fn archived_trees_can_be_imported(h: Arc<Harness>) {
     let folder = tempfile::tempdir().unwrap();
     let archive: Arc<dyn Archive> = FileArchive::new(folder.path().join("old")).unwrap();
-    let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
+    let engine =
+        h.engine_with(|options| Options { archive: Some(archive), ..brief(options) }).await;
     let policy = Retention::keep_for(SECOND).unwrap().archive();
     engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
     let run = flow(&engine).start(4).id("a").await.unwrap();
@@ -260,4 +274,73 @@ async fn archived_trees_can_be_imported(h: Arc<Harness>) {
 
 fn flow_ref(engine: &Engine) -> WorkflowRef<u32, u32> {
     engine.remote_workflow("parent").unwrap()
+}
+
+/// Loses the answers to all commits that create a run, and counts them.
+#[derive(Clone, Default)]
+struct LoseCreates(Arc<AtomicU64>);
+
+impl Gate for LoseCreates {
+    fn pass(&self) -> Pass {
+        Pass::Through
+    }
+
+    fn commit<'a>(
+        &'a self,
+        inner: &'a dyn Store,
+        commits: Vec<Commit>,
+    ) -> BoxFuture<'a, CommitResults> {
+        let creates = |commit: &Commit| matches!(commit.run, Some(RunGuard::Absent { .. }));
+        let creates: Vec<bool> = commits.iter().map(creates).collect();
+        Box::pin(async move {
+            let mut results = inner.commit(commits).await;
+            for (result, _) in results.iter_mut().zip(creates).filter(|(_, creates)| *creates) {
+                let lost = Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, "it is lost");
+                *result = Err(CommitError::Unknown(Arc::new(lost)));
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+            results
+        })
+    }
+}
+
+async fn a_create_is_not_sent_again_after_its_run_was_deleted(h: Arc<Harness>) {
+    let gate = LoseCreates::default();
+    let around = gate.clone();
+    let wrap = |store| Arc::new(GatedStore::with_gate(store, around)) as Arc<dyn Store>;
+    let (engine, beside) = h.engine_behind_with(brief, wrap).await;
+    let counts = Counts::new();
+    let body = async |counts: Arc<Counts>, _: Ctx, n: u32| {
+        counts.hit("run");
+        ok(n)
+    };
+    let flow = beside.workflow_with("leaf", counts.clone(), body).unwrap();
+    leave_one(&beside).await;
+    let policy = Retention::keep_for(SECOND).unwrap();
+    beside.admin().set_retention("leaf", Some(&policy)).await.unwrap();
+    let remote = engine.remote_workflow::<u32, u32>("leaf").unwrap();
+    let create = tokio::spawn(async move { remote.start(1).id("a").await });
+    until("the run is deleted", || async { beside.admin().sweep().await.unwrap().trees == 1 })
+        .await;
+    let sent = gate.0.load(Ordering::SeqCst);
+    let unknown = create.await.unwrap().err().expect("nobody knows the outcome");
+    assert_eq!(unknown.code(), "STORE_UNKNOWN");
+    assert_eq!(gate.0.load(Ordering::SeqCst), sent, "the commit was sent again");
+    assert_eq!(flow.get("a").await.err().unwrap().code(), "RUN_NOT_FOUND");
+    assert_eq!(counts.get("run"), 1);
+}
+
+async fn a_policy_is_longer_than_creates_are_sent_again(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    leave_one(&engine).await;
+    let set = async |text: &str| {
+        let policy = Retention::keep_for(text).unwrap();
+        engine.admin().set_retention("lone", Some(&policy)).await
+    };
+    set("4 minutes").await.unwrap();
+    let refused = set("239 seconds").await.unwrap_err();
+    assert_eq!(refused.code(), "INVALID_RETENTION");
+    assert!(refused.message().contains("use at least 4m"), "{refused}");
+    let kept = engine.admin().retentions().await.unwrap();
+    assert_eq!(kept[0].1.span(), Duration::from_secs(240), "the policy before stays");
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::resolve;
+use super::{RunName, resolve};
 use crate::args::EventsArgs;
-use crate::client::Params;
+use crate::client::{Client, Params};
 use crate::commands::Api;
-use crate::exit::{Exit, Outcome};
-use crate::output::{cell, clock, note, sanitize_line, short_json};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Out, cell, clock, note, sanitize_line, short_json};
 
 /// The maximum number of pages.
 const PAGES_MAX: usize = 1_000;
@@ -15,10 +15,25 @@ const PAGES_MAX: usize = 1_000;
 pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
     let number = run.number(args.run_number)?;
+    let (rows, cursor) = fetch_ledger(&client, &run, number, args.root, args.cursor).await?;
+    if cursor.is_some() {
+        note(&format!("showing only the first {} events", rows.len()));
+    }
+    print_ledger(out, rows, cursor, args.full)?;
+    Ok(Exit::Ok)
+}
+
+/// The events of a run or of its tree, and the cursor of the rest if there are too many.
+pub(in crate::commands) async fn fetch_ledger(
+    client: &Client,
+    run: &RunName,
+    number: Option<u32>,
+    root: bool,
+    mut cursor: Option<String>,
+) -> Result<(Vec<Value>, Option<String>), Failure> {
     let mut rows: Vec<Value> = Vec::new();
-    let mut cursor = args.cursor;
     for _ in 0..PAGES_MAX {
-        let scope = if args.root { "root" } else { "run" };
+        let scope = if root { "root" } else { "run" };
         let mut params: Params = vec![("scope", scope.to_owned()), ("pageSize", "100".to_owned())];
         params.extend(number.map(|number| ("runNumber", number.to_string())));
         params.extend(cursor.take().map(|cursor| ("cursor", cursor)));
@@ -29,18 +44,24 @@ pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
             break;
         }
     }
-    if cursor.is_some() {
-        note(&format!("showing only the first {} events", rows.len()));
-    }
+    Ok((rows, cursor))
+}
+
+/// Prints events.
+pub(in crate::commands) fn print_ledger(
+    out: Out,
+    rows: Vec<Value>,
+    cursor: Option<String>,
+    full: bool,
+) -> Result<(), Failure> {
     if !out.is_text() {
         let mut page = json!({ "events": rows, "hasNextPage": cursor.is_some() });
         if let Some(cursor) = cursor {
             page["cursor"] = cursor.into();
         }
-        out.list(&page, "events")?;
-        return Ok(Exit::Ok);
+        return out.list(&page, "events");
     }
-    let columns = match args.full {
+    let columns = match full {
         true => ["#", "TIME", "TYPE", "SUMMARY", "CAUSE", "HASH", "RUN KEY"].as_slice(),
         false => &["#", "TIME", "TYPE", "SUMMARY"],
     };
@@ -50,20 +71,19 @@ pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
             cell(event, "ordinal"),
             clock(&cell(event, "at")),
             out.bold(&cell(event, "type")),
-            summary(&event["summary"], args.full),
+            summary(&event["summary"], full),
         ];
-        if args.full {
+        if full {
             let cause = short_json(&event["cause"], usize::MAX);
             cells.extend([cause, cell(event, "hash"), cell(event, "runKey")]);
         }
         table.row(cells);
     }
-    table.print()?;
-    Ok(Exit::Ok)
+    table.print()
 }
 
 /// Formats the summary of an event, without digests unless `full`.
-pub(super) fn summary(value: &Value, full: bool) -> String {
+pub(in crate::commands) fn summary(value: &Value, full: bool) -> String {
     let chars_max = if full { usize::MAX } else { 100 };
     let Some(members) = value.as_object().filter(|_| !full) else {
         return match value {

@@ -35,13 +35,23 @@ pub(super) async fn run(api: Api, args: WatchArgs) -> Outcome {
     }
 }
 
-async fn watch(Api { client, out }: &Api, run: &RunName) -> Outcome {
+async fn watch(api: &Api, run: &RunName) -> Outcome {
+    let mut ended = false;
+    follow_stream(api, run, "live", |event| show(api.out, run, event, &mut ended)).await
+}
+
+/// Follows a stream of a run until `show` returns an exit code.
+pub(in crate::commands) async fn follow_stream(
+    Api { client, .. }: &Api,
+    run: &RunName,
+    stream: &str,
+    show: impl FnMut(&Event) -> Result<Option<Exit>, Failure>,
+) -> Outcome {
     let open = async |last_id: Option<String>| {
-        let response = client.stream(&run.path(&["live"]), last_id.as_deref()).await?;
+        let response = client.stream(&run.path(&[stream]), last_id.as_deref()).await?;
         Ok(response.bytes_stream())
     };
-    let mut ended = false;
-    follow(open, Retrier::new(None), run, |event| show(*out, run, event, &mut ended)).await
+    follow(open, Retrier::new(None), run, show).await
 }
 
 // Reconnects after the id of the last event. A sleeping run may send no event for days, so any

@@ -1,5 +1,8 @@
 //! Dead letters: tasks that failed permanently.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -92,11 +95,25 @@ impl DurableLetter {
 pub(crate) struct DurableLetters {
     /// The dead letters, oldest task first. A requeued entry stays until it is deleted.
     pub entries: Vec<DurableLetter>,
-    /// The number of matching entries on all pages, at most 10,000.
+    /// The number of matching entries on all pages, at most 10,000. The filter by run does not count.
     pub total: u64,
+    /// The open entries of this page by activity type and error, the largest group first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<LetterGroup>>,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+}
+
+/// Dead letters with the same error.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LetterGroup {
+    /// The activity or effect type.
+    pub activity_type: String,
+    /// The error, with `#` for numbers. `POST /durable/dlq/requeue` takes it.
+    pub error: String,
+    /// The number of entries.
+    pub count: usize,
 }
 
 /// Filters and page of the listing.
@@ -107,6 +124,11 @@ pub(crate) struct LettersParams {
     activity_type: Option<String>,
     /// Only entries of this queue.
     queue: Option<String>,
+    /// Only entries of the run with this run key.
+    workflow_id: Option<String>,
+    /// `error`: the response also has the entries of this page by activity type and error. Numbers in the
+    /// errors do not count.
+    group: Option<String>,
     /// The number of rows: 1 to 100. Default 25.
     limit: Option<u32>,
     /// `cursor` of the previous page.
@@ -125,12 +147,14 @@ pub(crate) async fn list(
     let limits = &call.engine.options().limits;
     let queue = params.queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
     let name = params.activity_type.map(|name| RouteName::with_limits(name, limits)).transpose()?;
+    let wanted = Wanted { name, run_key: run_key(params.workflow_id.as_deref())?, error: None };
+    let by_error = by_error(params.group.as_deref())?;
     let mut after = decode_as("durable-dlq", params.cursor.as_deref(), task_id)?;
     let namespace_stats =
         call.engine.store().namespace_stats(call.engine.namespace().clone()).await?;
     let kinds = namespace_stats.letters.iter().filter(|kind| {
         queue.as_ref().is_none_or(|queue| kind.queue == *queue)
-            && name.as_ref().is_none_or(|name| kind.name == *name)
+            && wanted.name.as_ref().is_none_or(|name| kind.name == *name)
     });
     let total = bounded(kinds.map(|kind| kind.count).sum());
     let mut letters: Vec<DeadLetter> = Vec::new();
@@ -139,9 +163,7 @@ pub(crate) async fn list(
         let page = call.engine.dead_letters(queue.clone(), after, size as u32 + 1).await?;
         let is_last = page.len() <= size;
         after = page.last().map(|letter| letter.task_id);
-        letters.extend(
-            page.into_iter().filter(|letter| name.as_ref().is_none_or(|name| letter.name == *name)),
-        );
+        letters.extend(page.into_iter().filter(|letter| wanted.has(letter)));
         next = after.filter(|_| !is_last);
         if letters.len() > size {
             letters.truncate(size);
@@ -164,7 +186,83 @@ pub(crate) async fn list(
         }
     }
     let cursor = next.map(|id| cursor::encode("durable-dlq", &id.to_string()));
-    Ok(Json(DurableLetters { entries, total, cursor }))
+    let groups = by_error.then(|| groups(&entries));
+    Ok(Json(DurableLetters { entries, total, groups, cursor }))
+}
+
+// Which letters a listing or a bulk action selects, besides the queue.
+struct Wanted {
+    name: Option<RouteName>,
+    run_key: Option<RunKey>,
+    error: Option<String>,
+}
+
+impl Wanted {
+    fn has(&self, letter: &DeadLetter) -> bool {
+        self.name.as_ref().is_none_or(|name| letter.name == *name)
+            && self.run_key.is_none_or(|run_key| letter.run_key == Some(run_key))
+            && self.error.as_ref().is_none_or(|error| error_kind(&letter.reason) == *error)
+    }
+}
+
+fn run_key(text: Option<&str>) -> Result<Option<RunKey>, ApiError> {
+    let parse = |text: &str| {
+        text.parse().map_err(|_| {
+            let shown: String = text.chars().take(80).collect();
+            let message = format!("workflow_id {shown:?} is not a run key");
+            ApiError::invalid(ErrorCode::InvalidQuery, message)
+        })
+    };
+    text.map(parse).transpose()
+}
+
+fn by_error(group: Option<&str>) -> Result<bool, ApiError> {
+    match group {
+        None => Ok(false),
+        Some("error") => Ok(true),
+        Some(other) => {
+            let shown: String = other.chars().take(80).collect();
+            let message = format!("group is {shown:?}; use error");
+            Err(ApiError::invalid(ErrorCode::InvalidQuery, message))
+        }
+    }
+}
+
+/// The longest text of a group.
+const ERROR_CHARS_MAX: usize = 300;
+
+/// An error without what differs from task to task: runs of digits become `#`.
+fn error_kind(error: &str) -> String {
+    let mut kind = String::new();
+    let mut count = 0;
+    let mut in_number = false;
+    for c in error.chars() {
+        let is_digit = c.is_ascii_digit();
+        if !(is_digit && in_number) {
+            if count == ERROR_CHARS_MAX {
+                break;
+            }
+            kind.push(if is_digit { '#' } else { c });
+            count += 1;
+        }
+        in_number = is_digit;
+    }
+    kind
+}
+
+fn groups(entries: &[DurableLetter]) -> Vec<LetterGroup> {
+    let mut counts: BTreeMap<(&str, String), usize> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.requeued_at.is_none()) {
+        *counts.entry((&entry.activity_type, error_kind(&entry.last_error))).or_default() += 1;
+    }
+    let group = |((name, error), count): ((&str, String), usize)| LetterGroup {
+        activity_type: name.to_owned(),
+        error,
+        count,
+    };
+    let mut groups: Vec<LetterGroup> = counts.into_iter().map(group).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+    groups
 }
 
 fn not_found(key: &str) -> ApiError {
@@ -210,6 +308,137 @@ pub(crate) async fn requeue(call: Call, Named(key): Named) -> ApiResult<DurableR
         Requeued::Run(run_key) => (None, Some(run_key)),
     };
     Ok(Json(DurableRequeued { requeued: true, task_id, workflow_id }))
+}
+
+/// Selects dead letters to requeue.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RequeueFilter {
+    /// Only entries of this activity type.
+    activity_type: Option<String>,
+    /// Only entries of this queue.
+    queue: Option<String>,
+    /// Only entries of the run with this run key.
+    workflow_id: Option<String>,
+    /// Only entries with this error, as a group of the listing has it: with `#` for numbers.
+    error: Option<String>,
+}
+
+/// A requeue of many dead letters.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RequeueMany {
+    /// The entries. Those that were requeued already are left out.
+    filter: RequeueFilter,
+    /// Only count the entries.
+    #[serde(default)]
+    dry_run: bool,
+    /// The maximum number of entries: 1 to 1,000. Default 1,000.
+    limit: Option<u32>,
+}
+
+impl Incoming for RequeueMany {}
+
+/// An entry that could not be requeued.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RequeueFailure {
+    /// The id of the dead letter.
+    #[schema(value_type = String, format = Uuid)]
+    pub id: TaskId,
+    /// A stable code.
+    #[schema(value_type = String)]
+    pub code: ErrorCode,
+    /// The reason.
+    pub message: String,
+}
+
+/// The result of a requeue of many dead letters.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RequeuedMany {
+    /// Whether the entries were only counted.
+    pub dry_run: bool,
+    /// The number of matching entries, up to the limit.
+    pub matched: u64,
+    /// The number of requeued entries.
+    pub done: u64,
+    /// The entries that could not be requeued. A run that failed with several tasks is retried once.
+    pub failed: Vec<RequeueFailure>,
+    /// Whether further entries may match because a limit was reached. Send the request again to continue.
+    pub more: bool,
+}
+
+const REQUEUE_MAX: u32 = 1_000;
+const REQUEUE_PAGE: u32 = 100;
+/// The time limit of one request.
+const REQUEUE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Retries all dead letters that match a filter, or counts them.
+#[utoipa::path(post, path = "/durable/dlq/requeue", tag = "durable",
+    operation_id = "durableRequeueMany", request_body = RequeueMany,
+    responses((status = 200, body = RequeuedMany), (status = "default", body = Failure)))]
+pub(crate) async fn requeue_many(
+    call: Call,
+    Payload(body): Payload<RequeueMany>,
+) -> ApiResult<RequeuedMany> {
+    let limit = body.limit.unwrap_or(REQUEUE_MAX);
+    if !(1..=REQUEUE_MAX).contains(&limit) {
+        let message = format!("limit is {limit}; use 1 to {REQUEUE_MAX}");
+        return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
+    }
+    let limits = &call.engine.options().limits;
+    let RequeueFilter { activity_type, queue, workflow_id, error } = body.filter;
+    let queue = queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
+    let name = activity_type.map(|name| RouteName::with_limits(name, limits)).transpose()?;
+    let wanted = Wanted { name, run_key: run_key(workflow_id.as_deref())?, error };
+    let until = Instant::now() + REQUEUE_TIME_MAX.min(call.app.options.request_timeout / 2);
+    let mut allowed = RunsAllowed::new(&call, Scope::Manage, "requeue");
+    let mut result = RequeuedMany {
+        dry_run: body.dry_run,
+        matched: 0,
+        done: 0,
+        failed: Vec::new(),
+        more: false,
+    };
+    let mut after = None;
+    loop {
+        let page = match call.engine.dead_letters(queue.clone(), after, REQUEUE_PAGE).await {
+            // Some entries were requeued, so the response must say so.
+            Err(_) if result.done > 0 => {
+                result.more = true;
+                return Ok(Json(result));
+            }
+            page => page?,
+        };
+        after = page.last().map(|letter| letter.task_id);
+        let is_last = page.len() < REQUEUE_PAGE as usize;
+        for letter in page.iter().filter(|one| one.requeued_at.is_none() && wanted.has(one)) {
+            if !allowed.allows(letter.run_key).await? {
+                continue;
+            }
+            if result.matched == u64::from(limit) || Instant::now() > until {
+                result.more = true;
+                return Ok(Json(result));
+            }
+            result.matched += 1;
+            if !body.dry_run {
+                requeue_one(&call, letter, &mut result).await;
+            }
+        }
+        if is_last {
+            return Ok(Json(result));
+        }
+    }
+}
+
+async fn requeue_one(call: &Call, letter: &DeadLetter, result: &mut RequeuedMany) {
+    match call.engine.requeue(letter.task_id, call.caller.actor.clone()).await {
+        Ok(_) => result.done += 1,
+        Err(error) => result.failed.push(RequeueFailure {
+            id: letter.task_id,
+            code: error.code(),
+            message: error.message().to_owned(),
+        }),
+    }
 }
 
 /// The result of a deletion.
@@ -327,6 +556,15 @@ fn before(text: &Value, now: Timestamp) -> Result<Timestamp, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_grouped_without_their_numbers() {
+        assert_eq!(error_kind("order 4711 of 2026: HTTP 503"), "order # of #: HTTP #");
+        assert_eq!(error_kind(""), "");
+        let long = "ab".repeat(500);
+        assert_eq!(error_kind(&long).len(), ERROR_CHARS_MAX);
+        assert_eq!(error_kind(&format!("{}{}", "9".repeat(500), "x")), "#x");
+    }
 
     #[test]
     fn ages_are_durations_seconds_or_times() {

@@ -383,15 +383,26 @@ pub(crate) async fn cancel(
         let status = axum::http::StatusCode::CONFLICT;
         return Err(ApiError::new(status, ErrorCode::InstanceTerminal, message));
     }
+    request_cancel(&call, &run, reason, CANCEL_WAIT_MAX).await?;
+    Ok(Json(after_write(&call, run).await))
+}
+
+/// Asks a run to end, and waits for at most this time until it has ended.
+pub(crate) async fn request_cancel(
+    call: &Call,
+    run: &Run,
+    reason: Option<&str>,
+    wait_max: Duration,
+) -> Result<(), ApiError> {
     let (engine, run_key) = (call.engine.clone(), run.run_key);
-    if let Some(name) = call.cancel_policy(&run).message.clone() {
+    if let Some(name) = call.cancel_policy(run).message.clone() {
         let mut body = json!({ "reason": reason.unwrap_or("cancelled") });
         if let Some(actor) = &call.caller.actor {
             body["actor"] = json!(actor);
         }
         let body = Body::of(&body)?;
         engine.send_event(run_key, name, Some(body), None).await?;
-        let _ = tokio::time::timeout(CANCEL_WAIT_MAX, engine.wait(run_key)).await;
+        let _ = tokio::time::timeout(wait_max, engine.wait(run_key)).await;
     } else {
         // The cancellation continues if the client disconnects.
         let (asked, reason) = (engine.clone(), reason.map(str::to_owned));
@@ -406,11 +417,11 @@ pub(crate) async fn cancel(
             let _permit = permit;
             asked.cancel(run_key, reason.as_deref(), actor).await
         });
-        if let Ok(Ok(answer)) = tokio::time::timeout(CANCEL_WAIT_MAX, cancelled).await {
+        if let Ok(Ok(answer)) = tokio::time::timeout(wait_max, cancelled).await {
             answer?;
         }
     }
-    Ok(Json(after_write(&call, run).await))
+    Ok(())
 }
 
 // The response of a request that has written. If the run cannot be read, it is the run as it was

@@ -30,7 +30,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Processes ready turns and tasks, and responds when they are done. */
+        /**
+         * Processes ready turns and tasks, and responds when they are done, or after half the request timeout
+         *     with the number of those that go on.
+         */
         post: operations["tick"];
         delete?: never;
         options?: never;
@@ -47,6 +50,43 @@ export interface paths {
         };
         /** Lists what needs an operator. The cost does not depend on the number of ended or sleeping runs. */
         get: operations["attention"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/config": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the configuration of the process with the origin of each setting. */
+        get: operations["getConfig"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/cron/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Returns the next firings of a timing, without a schedule. It is not below `/schedules`, where it would
+         *     hide a schedule with its name.
+         */
+        get: operations["previewSchedule"];
         put?: never;
         post?: never;
         delete?: never;
@@ -117,6 +157,23 @@ export interface paths {
         put?: never;
         /** Deletes all dead letters that are older than a given time, requeued or not. */
         post: operations["durablePurge"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/durable/dlq/requeue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Retries all dead letters that match a filter, or counts them. */
+        post: operations["durableRequeueMany"];
         delete?: never;
         options?: never;
         head?: never;
@@ -389,6 +446,128 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/events/{eventType}/{eventKey}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sends an event to a key instead of a run. Every run that waits for this type and key gets it once: runs
+         *     that wait now, and runs that begin to wait before it expires.
+         */
+        post: operations["sendEventByKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists requests to people. */
+        get: operations["listInbox"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Reads a request with its decisions. */
+        get: operations["getRequest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/comment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Adds a comment to a request. */
+        post: operations["commentRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/decide": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Decides about a request. The same decision again changes nothing. */
+        post: operations["decideRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/delegate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Gives the caller's right to decide to another person until a time. */
+        post: operations["delegateRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/withdraw": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Takes a request back. Its requester can, and everybody with the scope `manage`. */
+        post: operations["withdrawRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/keys": {
         parameters: {
             query?: never;
@@ -424,6 +603,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/limits/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Sets a concurrency limit of the caller's namespace, or removes it. */
+        put: operations["setLimit"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/live": {
         parameters: {
             query?: never;
@@ -445,6 +641,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/namespaces": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the namespaces that have runs. */
+        get: operations["listNamespaces"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/queues": {
         parameters: {
             query?: never;
@@ -457,6 +670,23 @@ export interface paths {
          *     queues of all namespaces.
          */
         get: operations["getQueues"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/receipts/{taskId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the receipt of an effect that asked for one. */
+        get: operations["getReceipt"];
         put?: never;
         post?: never;
         delete?: never;
@@ -657,6 +887,43 @@ export interface paths {
         put?: never;
         /** Resumes a paused schedule. */
         post: operations["resumeSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/schedules/{name}/run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Starts a run of a schedule now, with its input and labels. The schedule itself does not change: its next
+         *     firing stays, and its policy for overlaps does not apply.
+         */
+        post: operations["runSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Finds workflows, runs, schedules and events by a text. */
+        get: operations["search"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1147,7 +1414,7 @@ export interface components {
          * @description An action on runs.
          * @enum {string}
          */
-        Action: "pause" | "resume" | "terminate" | "retry";
+        Action: "pause" | "resume" | "terminate" | "retry" | "cancel" | "restart";
         /** @description Statistics of one activity type. */
         ActivityTypeStats: {
             /**
@@ -1275,7 +1542,7 @@ export interface components {
              *     runs.
              */
             limit?: number | null;
-            /** @description The reason, for `terminate`. */
+            /** @description The reason, for `terminate` and `cancel`. */
             reason?: string | null;
         };
         /** @description The result of a bulk action. */
@@ -1301,7 +1568,8 @@ export interface components {
             matched: number;
             /**
              * @description Whether further runs may match because the limit or the time limit was reached. Send the
-             *     request again to continue.
+             *     request again to continue. To continue a `restart`, send `createdBefore` with it: a restarted run
+             *     can end and match again.
              */
             more: boolean;
         };
@@ -1321,6 +1589,40 @@ export interface components {
             runKey: string;
             /** @description Its workflow. */
             workflowName: string;
+        };
+        /** @description A choice of a request. */
+        ChoiceView: {
+            /** @description The name, which a decision states. */
+            name: string;
+            /** @description `approve` or `reject`. */
+            verdict: string;
+        };
+        /** @description A comment to add. */
+        CommentBody: {
+            /** @description The text, at most 4 KiB. */
+            text: string;
+        };
+        /** @description A comment. */
+        CommentView: {
+            /** @description When. */
+            at: components["schemas"]["Time"];
+            /** @description The person. */
+            by: string;
+            /** @description The text. */
+            text: string;
+        };
+        /** @description The configuration of the process. */
+        Config: {
+            /** @description The path below which the API is. */
+            base: string;
+            /** @description The namespace of the server. */
+            namespace: string;
+            /** @description The names of the sets of routes that the program has added. */
+            routeSets: string[];
+            /** @description The settings that the program shows, with their origins. */
+            settings: components["schemas"]["SettingView"][];
+            /** @description The version of the server. */
+            version: string;
         };
         /** @description A count up to 10,000. */
         Count: {
@@ -1391,6 +1693,55 @@ export interface components {
         CreatedKey: components["schemas"]["KeyView"] & {
             /** @description The key itself. The server does not show it again. */
             key: string;
+        };
+        /** @description A decision to make. */
+        DecideBody: {
+            /**
+             * @description The digest of what the person has seen (`about.digest`). Another digest than that of the request is
+             *     refused.
+             */
+            about?: string | null;
+            /** @description The answer. It must fit the schema of the request. */
+            answer?: unknown;
+            /** @description The name of a choice of the request, such as `approve`. */
+            choice: string;
+            /** @description A comment. */
+            comment?: string | null;
+        };
+        /** @description A decision. */
+        DecisionView: {
+            /** @description The answer. */
+            answer?: unknown;
+            /** @description When. */
+            at: components["schemas"]["Time"];
+            /** @description The person. */
+            by: string;
+            /** @description The choice. */
+            choice: string;
+            /** @description The comment. */
+            comment?: string | null;
+            /** @description The API key that the person used. */
+            keyId?: string | null;
+            /** @description The person who delegated the decision. */
+            onBehalfOf?: string | null;
+            /** @description `approve` or `reject`. */
+            verdict: string;
+        };
+        /** @description A delegation to make. */
+        DelegateBody: {
+            /** @description The person who decides for the caller. */
+            to: string;
+            /** @description When it ends, RFC 3339. */
+            until: string;
+        };
+        /** @description A delegation. */
+        DelegationView: {
+            /** @description The person who is asked. */
+            from: string;
+            /** @description The person who decides for them. */
+            to: string;
+            /** @description When it ends. */
+            until: components["schemas"]["Time"];
         };
         /** @description The result of a deletion. */
         Deleted: {
@@ -1545,9 +1896,11 @@ export interface components {
             cursor?: string | null;
             /** @description The dead letters, oldest task first. A requeued entry stays until it is deleted. */
             entries: components["schemas"]["DurableLetter"][];
+            /** @description The open entries of this page by activity type and error, the largest group first. */
+            groups?: components["schemas"]["LetterGroup"][] | null;
             /**
              * Format: int64
-             * @description The number of matching entries on all pages, at most 10,000.
+             * @description The number of matching entries on all pages, at most 10,000. The filter by run does not count.
              */
             total: number;
         };
@@ -1785,6 +2138,20 @@ export interface components {
             /** @description The name of the error. */
             name: string;
         };
+        /** @description An event of a run. */
+        EventHit: {
+            /** @description The id of its run. */
+            id: string;
+            /**
+             * Format: int32
+             * @description The generation.
+             */
+            runNumber: number;
+            /** @description The type. */
+            type: string;
+            /** @description The workflow of its run. */
+            workflowName: string;
+        };
         /** @description An event that a run received. */
         EventRecord: {
             /** @description The step that consumed it. */
@@ -1808,6 +2175,17 @@ export interface components {
         EventSent: {
             /** @description The status of the run. */
             status: components["schemas"]["InstanceStatus"];
+        };
+        /** @description An event that was sent to a key. */
+        EventSentByKey: {
+            /** @description How many runs got the event with this request. Others get it when they begin to wait. */
+            delivered: number;
+            /** @description Until when runs that begin to wait get the event. */
+            expiresAt: components["schemas"]["Time"];
+            /** @description The id of the event. */
+            id: string;
+            /** @description Whether the key had the event already. */
+            repeated: boolean;
         };
         /** @description An event with the run that it belongs to. */
         EventView: {
@@ -1876,6 +2254,32 @@ export interface components {
             stepsCursor?: string | null;
             /** @description Whether there is a next page of steps. */
             stepsHasNextPage: boolean;
+        };
+        /** @description What was found, at most ten of each kind. */
+        Hits: {
+            event?: components["schemas"]["EventHit"] | null;
+            /** @description Whether there may be further runs. */
+            more: boolean;
+            /**
+             * @description Runs, newest first. Ids have no index: with many runs the search covers the newest ones, and `more`
+             *     is true.
+             */
+            runs: components["schemas"]["RunSummary"][];
+            /** @description Names of schedules. */
+            schedules: string[];
+            /** @description Names of workflows. */
+            workflows: string[];
+        };
+        /** @description A page of requests. */
+        InboxList: {
+            /** @description The cursor of the next page, if there is one. */
+            cursor?: string | null;
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description Same as `cursor`. */
+            nextCursor?: string | null;
+            /** @description The requests. */
+            requests: components["schemas"]["RequestView"][];
         };
         /** @description The server and its main routes. */
         Index: {
@@ -1983,6 +2387,13 @@ export interface components {
             /** @description Same as `cursor`. */
             nextCursor?: string | null;
         };
+        /** @description The credential that created a key. */
+        KeyCreatorView: {
+            /** @description The API key that was used. */
+            keyId?: string | null;
+            /** @description The person that the credential stood for. */
+            subject?: string | null;
+        };
         /** @description A page of keys. */
         KeyList: {
             /** @description The cursor of the next page, if there is one. */
@@ -2001,6 +2412,7 @@ export interface components {
         KeyView: {
             /** @description When the key was created. */
             createdAt: components["schemas"]["Time"];
+            createdBy?: components["schemas"]["KeyCreatorView"] | null;
             expiresAt?: components["schemas"]["Time"] | null;
             /** @description The id. */
             id: string;
@@ -2054,6 +2466,15 @@ export interface components {
             /** @description Same as `cursor`. */
             nextCursor?: string | null;
         };
+        /** @description Dead letters with the same error. */
+        LetterGroup: {
+            /** @description The activity or effect type. */
+            activity_type: string;
+            /** @description The number of entries. */
+            count: number;
+            /** @description The error, with `#` for numbers. `POST /durable/dlq/requeue` takes it. */
+            error: string;
+        };
         /** @description A concurrency limit of the caller's namespace. */
         LimitView: {
             /**
@@ -2105,6 +2526,20 @@ export interface components {
          * @enum {string}
          */
         MissedWord: "last" | "all" | "skip";
+        /** @description A tenant with its runs. */
+        NamespaceView: {
+            /** @description The number of runs in each status. */
+            counts: {
+                [key: string]: number;
+            };
+            /** @description The name. */
+            name: string;
+        };
+        /** @description All tenants that have runs. */
+        Namespaces: {
+            /** @description The tenants, by name. */
+            namespaces: components["schemas"]["NamespaceView"][];
+        };
         /** @description The result of a run, if it has ended. */
         Outcome: {
             /** @description The status. */
@@ -2125,6 +2560,11 @@ export interface components {
             id: string;
             /** @description The roles. */
             roles: string[];
+        };
+        /** @description The next firings of a timing. */
+        Preview: {
+            /** @description The firings, the next one first. */
+            firings: components["schemas"]["Time"][];
         };
         /** @description Selects dead letters to delete. */
         Purge: {
@@ -2175,6 +2615,39 @@ export interface components {
             text: string;
             until?: components["schemas"]["Time"] | null;
         };
+        /** @description The error of an attempt. */
+        ReceiptErrorView: {
+            /** @description Its message. */
+            message: string;
+            /** @description Its name. */
+            name: string;
+        };
+        /** @description What became of an effect. */
+        ReceiptView: {
+            /**
+             * Format: int32
+             * @description The number of attempts, those before a requeue included.
+             */
+            attempts: number;
+            /** @description When it was enqueued. */
+            enqueuedAt: components["schemas"]["Time"];
+            error?: components["schemas"]["ReceiptErrorView"] | null;
+            /** @description The type of the effect. */
+            name: string;
+            /** @description `delivered`, `dead`, or `requeued` (given up, and tried again). */
+            outcome: string;
+            /**
+             * Format: int32
+             * @description How often it was requeued.
+             */
+            requeues: number;
+            /** @description The key of the run that enqueued it. */
+            runKey?: string | null;
+            /** @description When the outcome was written. */
+            settledAt: components["schemas"]["Time"];
+            /** @description The id of the effect's task. */
+            taskId: string;
+        };
         /** @description A page of records. */
         RecordList: {
             /** @description The cursor of the next page, if there is one. */
@@ -2215,6 +2688,116 @@ export interface components {
              * @description The new revision.
              */
             revision: number;
+        };
+        /** @description A request to people. */
+        RequestView: {
+            /** @description What it is about: a record, or a snapshot, with its digest. */
+            about?: unknown;
+            /**
+             * Format: int32
+             * @description How many it has.
+             */
+            approvals: number;
+            /** @description Those who are asked: people, or `role:<role>`. */
+            assignees: string[];
+            /** @description The choices. */
+            choices: components["schemas"]["ChoiceView"][];
+            closedAt?: components["schemas"]["Time"] | null;
+            /** @description Comments. */
+            comments: components["schemas"]["CommentView"][];
+            /** @description The decisions. Lists leave them out. */
+            decisions?: components["schemas"]["DecisionView"][] | null;
+            /** @description Delegations. */
+            delegations: components["schemas"]["DelegationView"][];
+            dueAt?: components["schemas"]["Time"] | null;
+            /** @description The id. */
+            id: string;
+            /** @description The run that waits. */
+            instanceId: string;
+            /** @description Labels. */
+            labels: unknown;
+            /** @description When it was opened. */
+            openedAt: components["schemas"]["Time"];
+            /**
+             * Format: int32
+             * @description How many approvals it needs.
+             */
+            quorum: number;
+            /** @description Why it ended, if decisions did not end it. */
+            reason?: string | null;
+            /**
+             * Format: int32
+             * @description How many rejections it has.
+             */
+            rejections: number;
+            /** @description The person on whose behalf the run asks. */
+            requester?: string | null;
+            /** @description The JSON schema of an answer. */
+            schema?: unknown;
+            /** @description `open`, `approved`, `rejected`, `expired`, `withdrawn` or `stale`. */
+            status: string;
+            /** @description The step that waits. */
+            step: string;
+            /** @description The question in full. */
+            text: string;
+            /** @description One line. */
+            title: string;
+            /** @description The workflow that asks. */
+            workflow: string;
+        };
+        /** @description An entry that could not be requeued. */
+        RequeueFailure: {
+            /** @description A stable code. */
+            code: string;
+            /**
+             * Format: uuid
+             * @description The id of the dead letter.
+             */
+            id: string;
+            /** @description The reason. */
+            message: string;
+        };
+        /** @description Selects dead letters to requeue. */
+        RequeueFilter: {
+            /** @description Only entries of this activity type. */
+            activity_type?: string | null;
+            /** @description Only entries with this error, as a group of the listing has it: with `#` for numbers. */
+            error?: string | null;
+            /** @description Only entries of this queue. */
+            queue?: string | null;
+            /** @description Only entries of the run with this run key. */
+            workflow_id?: string | null;
+        };
+        /** @description A requeue of many dead letters. */
+        RequeueMany: {
+            /** @description Only count the entries. */
+            dry_run?: boolean;
+            /** @description The entries. Those that were requeued already are left out. */
+            filter: components["schemas"]["RequeueFilter"];
+            /**
+             * Format: int32
+             * @description The maximum number of entries: 1 to 1,000. Default 1,000.
+             */
+            limit?: number | null;
+        };
+        /** @description The result of a requeue of many dead letters. */
+        RequeuedMany: {
+            /**
+             * Format: int64
+             * @description The number of requeued entries.
+             */
+            done: number;
+            /** @description Whether the entries were only counted. */
+            dry_run: boolean;
+            /** @description The entries that could not be requeued. A run that failed with several tasks is retried once. */
+            failed: components["schemas"]["RequeueFailure"][];
+            /**
+             * Format: int64
+             * @description The number of matching entries, up to the limit.
+             */
+            matched: number;
+            /** @description Whether further entries may match because a limit was reached. Send the request again to continue. */
+            more: boolean;
         };
         /** @description A workflow or activity that a worker serves. */
         RouteView: {
@@ -2331,6 +2914,23 @@ export interface components {
             /** @description The type of the event. A run waits for events by type. */
             type: string;
         };
+        /** @description An event to send to a key. */
+        SendEventByKey: {
+            /**
+             * @description An id for deduplication. While the key keeps the event, a second event with the same id is
+             *     ignored if its payload is the same, and is rejected otherwise.
+             * @default null
+             */
+            id: string | null;
+            /** @description The payload. */
+            payload?: unknown;
+            /**
+             * @description How long the key keeps the event for runs that begin to wait later, such as `2 days`.
+             *     Default: the setting `event_ttl` of the server.
+             * @default null
+             */
+            ttl: string | null;
+        };
         /** @description A signal to send. */
         SendSignal: {
             /** @description An id for deduplication: a second signal with the same id is ignored. */
@@ -2358,6 +2958,14 @@ export interface components {
             /** @description The worker whose figures these are. */
             worker: string;
         };
+        /** @description A limit to set. */
+        SetLimit: {
+            /**
+             * Format: int32
+             * @description The maximum number of concurrent holders: 1 to 1,000,000. `null` removes the limit.
+             */
+            slots: number | null;
+        };
         /** @description A schedule to create or update. */
         SetSchedule: {
             /** @description A cron expression: five fields, or six with seconds first. */
@@ -2382,10 +2990,26 @@ export interface components {
             /** @description The workflow to run. */
             workflow: string;
         };
+        /** @description A setting of the program that serves the API. */
+        SettingView: {
+            /** @description Where the value comes from, such as a file or an environment variable. */
+            from: string;
+            /** @description The name. */
+            name: string;
+            /** @description The value. The program leaves secrets out. */
+            value: string;
+        };
         /** @description A credential to sign in with. */
         SignIn: {
             /** @description An API key, or a token that this server accepts. */
             key: string;
+        };
+        /** @description The run that was started. */
+        Started: {
+            /** @description The id of the run. */
+            id: string;
+            /** @description The workflow. */
+            workflowName: string;
         };
         /** @description The snapshot of a run. */
         StateView: {
@@ -2608,6 +3232,11 @@ export interface components {
         Ticked: {
             /**
              * Format: int32
+             * @description How many of them the server still works on: they take longer than half the request timeout.
+             */
+            inProgress: number;
+            /**
+             * Format: int32
              * @description The number of processed turns and tasks.
              */
             processed: number;
@@ -2791,6 +3420,8 @@ export interface components {
             namespace: string;
             /** @description Whether the caller may see all namespaces. */
             operator: boolean;
+            /** @description The names of the sets of routes that the program has added, such as `contracts`. */
+            routeSets: string[];
             /** @description The scopes that the credential has. `admin` includes all others. */
             scopes: components["schemas"]["Scope"][];
             /** @description Whether this server requires a credential. Without it, there is nothing to sign out of. */
@@ -2809,6 +3440,11 @@ export interface components {
             reasons: components["schemas"]["ReasonView"][];
             /** @description The status of the run. */
             status: string;
+        };
+        /** @description A withdrawal. */
+        WithdrawBody: {
+            /** @description Why. */
+            reason?: string | null;
         };
         /** @description A worker: one start of one process. */
         WorkerView: {
@@ -2981,6 +3617,69 @@ export interface operations {
             };
         };
     };
+    getConfig: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Config"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    previewSchedule: {
+        parameters: {
+            query?: {
+                /** @description A cron expression: five fields, or six with seconds first. */
+                cron?: string;
+                /** @description The interval in milliseconds, instead of `cron`. */
+                everyMs?: number;
+                /** @description The time zone of the cron expression. Default `UTC`. */
+                timezone?: string;
+                /** @description The number of firings: 1 to 50. Default 5. */
+                count?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Preview"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     durableListBreakers: {
         parameters: {
             query?: {
@@ -3050,6 +3749,13 @@ export interface operations {
                 activity_type?: string;
                 /** @description Only entries of this queue. */
                 queue?: string;
+                /** @description Only entries of the run with this run key. */
+                workflow_id?: string;
+                /**
+                 * @description `error`: the response also has the entries of this page by activity type and error. Numbers in the
+                 *     errors do not count.
+                 */
+                group?: string;
                 /** @description The number of rows: 1 to 100. Default 25. */
                 limit?: number;
                 /** @description `cursor` of the previous page. */
@@ -3098,6 +3804,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DurablePurged"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    durableRequeueMany: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RequeueMany"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequeuedMany"];
                 };
             };
             default: {
@@ -3589,6 +4326,251 @@ export interface operations {
             };
         };
     };
+    sendEventByKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The type of the event */
+                eventType: string;
+                /** @description The key */
+                eventKey: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SendEventByKey"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventSentByKey"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listInbox: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Whose requests: `mine` (default), `role:<role>`, `person:<id>` or `all`. Requests of others need the
+                 *     scope `manage`.
+                 */
+                of?: string;
+                /** @description With `of=all`: `open` (default), `approved`, `rejected`, `expired`, `withdrawn` or `stale`. */
+                status?: string;
+                /** @description With `of=all`: the day on which open requests are due, such as `2026-11-18` (UTC). */
+                due?: string;
+                /** @description `opened` (default): the oldest first. `due`: those that are due next first. */
+                order?: string;
+                /** @description The number of rows: 1 to 100. Default 25. */
+                limit?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InboxList"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    commentRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CommentBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    decideRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DecideBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    delegateRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DelegateBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    withdrawRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithdrawBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     listKeys: {
         parameters: {
             query?: {
@@ -3682,6 +4664,40 @@ export interface operations {
             };
         };
     };
+    setLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The key of the limit */
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetLimit"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LimitView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     liveUpdates: {
         parameters: {
             query?: {
@@ -3700,6 +4716,33 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": string;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listNamespaces: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Namespaces"];
                 };
             };
             default: {
@@ -3732,6 +4775,36 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Queues"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getReceipt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the effect's task */
+                taskId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReceiptView"];
                 };
             };
             default: {
@@ -4288,6 +5361,69 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ScheduleView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    runSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the schedule */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Started"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    search: {
+        parameters: {
+            query: {
+                /**
+                 * @description The beginning of a run's id, a run key, the id of an event, or a part of the name of a workflow or
+                 *     schedule. `workflow/id` finds runs of one workflow.
+                 */
+                q: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Hits"];
                 };
             };
             default: {

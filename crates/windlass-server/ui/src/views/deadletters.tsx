@@ -1,10 +1,10 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
 import { queries, useMay } from "../app";
 import { JsonView } from "../jsonview";
-import { Act, Empty, Failed, Page, Time } from "../parts";
+import { Act, Dialog, Empty, Failed, Loaded, Page, Time } from "../parts";
 
 type Letter = Schemas["DurableLetter"];
 
@@ -21,7 +21,7 @@ export function DeadLetters() {
   const groups = new Map<string, Letter[]>();
   for (const letter of open) {
     // Numbers differ from letter to letter; the rest of the message is the error.
-    const key = `${letter.activity_type}\n${letter.last_error.replace(/\d+/g, "#").slice(0, 300)}`;
+    const key = `${letter.activity_type}\n${errorKind(letter.last_error)}`;
     groups.set(key, [...(groups.get(key) ?? []), letter]);
   }
   const sorted = [...groups.entries()].sort((a, b) => b[1].length - a[1].length);
@@ -49,17 +49,14 @@ export function DeadLetters() {
   );
 }
 
+/** An error without its numbers, as the server groups errors. */
+function errorKind(error: string): string {
+  return [...error.replace(/\d+/g, "#")].slice(0, 300).join("");
+}
+
 function Group({ letters }: { letters: Letter[] }) {
   const may = useMay();
-  const [done, setDone] = useState(0);
   const first = letters[0];
-  const requeue = async () => {
-    setDone(0);
-    for (const letter of letters) {
-      await ok(api.POST("/durable/dlq/{id}/requeue", { params: { path: { id: letter.id } } }));
-      setDone((count) => count + 1);
-    }
-  };
   return (
     <section className="card">
       <div className="card-head">
@@ -67,17 +64,7 @@ function Group({ letters }: { letters: Letter[] }) {
           {letters.length} × {first.activity_type}
         </h2>
         {may("manage") && (
-          <Act
-            label={`Requeue ${letters.length === 1 ? "it" : `all ${letters.length}`}`}
-            ask={
-              <p>
-                {letters.length} {letters.length === 1 ? "task is" : "tasks are"} tried again, and a run that
-                failed because of one continues. {done > 0 && `${done} done so far.`}
-              </p>
-            }
-            act={requeue}
-            done={() => queries.invalidateQueries({ queryKey: ["lists"] })}
-          />
+          <RequeueAll filter={{ activity_type: first.activity_type, error: errorKind(first.last_error) }} />
         )}
       </div>
       <p className="notice error">{first.last_error}</p>
@@ -98,6 +85,71 @@ function Group({ letters }: { letters: Letter[] }) {
         </ul>
       </details>
     </section>
+  );
+}
+
+// Counts on the server first: the page may not have read all letters that match.
+function RequeueAll({ filter }: { filter: Schemas["RequeueFilter"] }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <>
+      <button type="button" onClick={() => setOpen(true)}>
+        Requeue all
+      </button>
+      {open && <DryRun filter={filter} close={() => setOpen(false)} />}
+    </>
+  );
+}
+
+function DryRun({ filter, close }: { filter: Schemas["RequeueFilter"]; close: () => void }) {
+  const [result, setResult] = useState<Schemas["RequeuedMany"] | null>(null);
+  const send = (dry_run: boolean) => ok(api.POST("/durable/dlq/requeue", { body: { filter, dry_run } }));
+  const counted = useQuery({ queryKey: ["requeue", filter], queryFn: () => send(true), gcTime: 0 });
+  return (
+    <Dialog title="Requeue all that match" close={close}>
+      <div className="dialog-body">
+        <Loaded query={counted}>
+          {(data) => (
+            <p>
+              <strong>
+                {String(data.matched)}
+                {data.more ? "+" : ""}
+              </strong>{" "}
+              {data.matched === 1 ? "task is" : "tasks are"} tried again. A run that failed because of one
+              continues.
+            </p>
+          )}
+        </Loaded>
+        {result && (
+          <div className="notice" role="status">
+            <p>
+              Done: {String(result.done)} of {String(result.matched)}
+              {result.more && "; more match, act again to continue"}.
+            </p>
+            {result.failed.slice(0, 10).map((failure) => (
+              <p key={failure.id} className="bad">
+                {failure.id}: {failure.code}: {failure.message}
+              </p>
+            ))}
+          </div>
+        )}
+      </div>
+      <div className="dialog-foot">
+        <button type="button" onClick={close}>
+          Close
+        </button>
+        {counted.data && counted.data.matched > 0 && (
+          <Act
+            label={`Requeue ${counted.data.matched}${counted.data.more ? "+" : ""}`}
+            act={async () => setResult(await send(false))}
+            done={() => {
+              counted.refetch();
+              queries.invalidateQueries({ queryKey: ["lists"] });
+            }}
+          />
+        )}
+      </div>
+    </Dialog>
   );
 }
 

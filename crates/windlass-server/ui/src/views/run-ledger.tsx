@@ -1,9 +1,10 @@
 // The ledger of a run as a causal tree, with the verification of its chain.
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
 import { JsonView } from "../jsonview";
 import { ExactTime, Failed, Loaded } from "../parts";
+import { type ListHandle, VirtualList } from "../virtual";
 import { RunLink, type RunRef } from "./run";
 
 type Event = Schemas["LedgerEvent"];
@@ -17,6 +18,7 @@ export function LedgerTab({ run }: { run: RunRef }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const [filter, setFilter] = useState("");
   const [scope, setScope] = useState<"run" | "root">("run");
+  const list = useRef<ListHandle>(null);
   const ledger = useInfiniteQuery({
     queryKey: ["run", run.runKey, "ledger", run.generation, scope],
     initialPageParam: undefined as string | undefined,
@@ -61,18 +63,24 @@ export function LedgerTab({ run }: { run: RunRef }) {
         <Verify run={run} />
       </div>
       {ledger.error && events.length === 0 && <Failed error={ledger.error} retry={() => ledger.refetch()} />}
-      <ol className="ledger card">
-        {shown.map((event) => (
+      {!ledger.isPending && shown.length === 0 && <p className="dim">No event matches.</p>}
+      <VirtualList
+        ref={list}
+        items={shown}
+        keyOf={(event) => event.eventId}
+        height={33}
+        label="Events"
+        className="ledger"
+        row={(event) => (
           <Line
-            key={event.eventId}
             event={event}
             depth={depth.get(event.eventId) ?? 0}
             known={depth}
             run={run}
+            show={(id) => list.current?.show(shown.findIndex((one) => one.eventId === id))}
           />
-        ))}
-        {!ledger.isPending && shown.length === 0 && <li className="dim">No event matches.</li>}
-      </ol>
+        )}
+      />
       {ledger.hasNextPage && (
         <button type="button" disabled={ledger.isFetchingNextPage} onClick={() => ledger.fetchNextPage()}>
           Read more events
@@ -82,13 +90,20 @@ export function LedgerTab({ run }: { run: RunRef }) {
   );
 }
 
-function Line(props: { event: Event; depth: number; known: Map<string, number>; run: RunRef }) {
-  const { event, depth, known, run } = props;
+type LineProps = {
+  event: Event;
+  depth: number;
+  known: Map<string, number>;
+  run: RunRef;
+  show: (event: string) => void;
+};
+
+function Line({ event, depth, known, run, show }: LineProps) {
   const [open, setOpen] = useState(false);
   const cause = causeOf(event);
   const isForeign = event.runKey !== run.runKey;
   return (
-    <li id={`event-${event.eventId}`} style={{ paddingInlineStart: `${depth * 18}px` }}>
+    <div className="event" style={{ paddingInlineStart: `${depth * 18}px` }}>
       <button type="button" className="j-toggle" aria-expanded={open} onClick={() => setOpen(!open)}>
         <span className="dim ordinal">{event.ordinal}</span>
         <span className="event-type">{event.type}</span>
@@ -105,7 +120,9 @@ function Line(props: { event: Event; depth: number; known: Map<string, number>; 
             <p className="small">
               Cause:{" "}
               {known.has(cause) ? (
-                <a href={`#event-${cause}`}>event {cause.slice(0, 13)}</a>
+                <button type="button" className="plain" onClick={() => show(cause)}>
+                  event {cause.slice(0, 13)}
+                </button>
               ) : (
                 <Cause id={cause} />
               )}
@@ -113,7 +130,7 @@ function Line(props: { event: Event; depth: number; known: Map<string, number>; 
           )}
         </div>
       )}
-    </li>
+    </div>
   );
 }
 

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { api, ok } from "../api/client";
 import { compactJson } from "../json";
 import { Empty, ExactTime, Failed } from "../parts";
+import { VirtualList } from "../virtual";
 import type { RunRef } from "./run";
 
 const levels = ["debug", "info", "warn", "error"] as const;
@@ -72,9 +73,14 @@ export function LogsTab({ run }: { run: RunRef }) {
           </p>
         </Empty>
       ) : (
-        <ol className="logs card">
-          {shown.map((line) => (
-            <li key={line.id} className={`l-${line.level}`}>
+        <VirtualList
+          items={shown}
+          keyOf={(line) => String(line.id)}
+          height={28}
+          label="Log lines"
+          className="logs"
+          row={(line) => (
+            <div className={`log l-${line.level}`}>
               <span className="dim small">
                 <ExactTime at={line.createdAt} />
               </span>
@@ -86,9 +92,9 @@ export function LogsTab({ run }: { run: RunRef }) {
                 )}
                 {line.stepKey && <span className="tag">{line.stepKey}</span>}
               </span>
-            </li>
-          ))}
-        </ol>
+            </div>
+          )}
+        />
       )}
       {logs.hasNextPage && (
         <button type="button" onClick={() => logs.fetchNextPage()}>

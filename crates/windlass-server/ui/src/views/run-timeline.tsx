@@ -1,10 +1,10 @@
 // The steps of a run as bars on one time axis: attempts, backoff, waits and children.
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQueries, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
-import { useNow } from "../app";
+import { useFollow, useNow } from "../app";
 import { formatDuration } from "../format";
 import { JsonView } from "../jsonview";
 import { Empty, ExactTime, Failed, Loaded, Status } from "../parts";
@@ -36,9 +36,68 @@ function spansOf(row: Row, now: number): Span[] {
     : [{ from: began, to: ended }];
 }
 
+type At = { workflowName: string; id: string };
+/** A row with its place: the steps of a child are below the step that waits for it. */
+type Placed = { row: Row; depth: number; at: At; key: string };
+/** The most levels of children that are shown in place. */
+const DEPTH_MAX = 5;
+
+/** The tree of runs says which step has started a child, also when the step keeps only its result. */
+function withChildren(rows: Row[], parent: string, tree: Schemas["TreeRun"][]): Row[] {
+  const byFork = new Map(tree.filter((one) => one.parent === parent).map((one) => [one.fork, one]));
+  return rows.map((row) => {
+    const child = row.role === "child" && !row.child ? byFork.get(row.stepKey) : undefined;
+    return child ? { ...row, child } : row;
+  });
+}
+
+// The timelines of the children that are open.
+function useChildren(open: Map<string, At>, tree: Schemas["TreeRun"][]) {
+  const keys = [...open.keys()];
+  useFollow(keys);
+  const timelines = useQueries({
+    queries: keys.map((key) => {
+      const at = open.get(key) as At;
+      const path = { workflowName: at.workflowName, instanceId: at.id };
+      return {
+        queryKey: ["run", key, "child-timeline"],
+        queryFn: () =>
+          ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", { params: { path } })),
+      };
+    }),
+  });
+  return new Map(keys.map((key, index) => [key, withChildren(timelines[index].data?.rows ?? [], key, tree)]));
+}
+
+function place(rows: Row[], at: At, children: Map<string, Row[]>, depth = 0): Placed[] {
+  return rows.flatMap((row) => {
+    const own = { row, depth, at, key: `${at.workflowName}/${at.id} ${row.stepKey}` };
+    const below = row.child && depth < DEPTH_MAX ? children.get(row.child.runKey) : undefined;
+    return below && row.child ? [own, ...place(below, row.child, children, depth + 1)] : [own];
+  });
+}
+
 export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["InstanceView"] }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const [filter, setFilter] = useState<(typeof filters)[number]>("all");
+  const [opened, setOpened] = useState<Map<string, At>>(() => new Map());
+  const tree = useQuery({
+    queryKey: ["run", run.runKey, "tree"],
+    queryFn: () =>
+      ok(
+        api.GET("/workflows/{workflowName}/instances/{instanceId}/tree", {
+          params: { path, query: { pageSize: 100 } },
+        }),
+      ),
+  });
+  const family = tree.data?.runs;
+  const children = useChildren(opened, family ?? []);
+  const toggle = (row: Row) => {
+    if (!row.child) return;
+    const next = new Map(opened);
+    if (!next.delete(row.child.runKey)) next.set(row.child.runKey, row.child);
+    setOpened(next);
+  };
   const timeline = useInfiniteQuery({
     queryKey: ["run", run.runKey, "timeline", run.generation],
     initialPageParam: undefined as string | undefined,
@@ -52,7 +111,11 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
   });
   const clock = useNow();
   const ended = run.ended && run.generation === undefined;
-  const rows = useMemo(() => timeline.data?.pages.flatMap((page) => page.rows) ?? [], [timeline.data]);
+  const rows = useMemo(() => {
+    const all = timeline.data?.pages.flatMap((page) => page.rows) ?? [];
+    // The tree is that of the newest generation.
+    return run.generation === undefined ? withChildren(all, run.runKey, family ?? []) : all;
+  }, [timeline.data, family, run.generation, run.runKey]);
   const open = rows.some((row) => !row.endedAt);
   const now = open && !ended ? clock : 0;
   const scale = useMemo(() => {
@@ -62,11 +125,11 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
     const start =
       run.generation === undefined ? from : Math.min(...rows.map((row) => Date.parse(row.beganAt)));
     return scaleOf(
-      rows.flatMap((row) => spansOf(row, now)),
+      [...rows, ...[...children.values()].flat()].flatMap((row) => spansOf(row, now)),
       start,
       to,
     );
-  }, [rows, now, data, run.generation]);
+  }, [rows, children, now, data, run.generation]);
   const slowest = useMemo(() => {
     const took = rows.map((row) => (ms(row.endedAt) ?? now) - Date.parse(row.beganAt)).sort((a, b) => b - a);
     return took[Math.min(9, took.length - 1)] ?? 0;
@@ -112,12 +175,28 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
           </button>
         )}
       </div>
-      <Bars rows={shown} scale={scale} now={now} run={run} />
+      <Bars
+        rows={place(shown, { workflowName: run.workflowName, id: run.instanceId }, children)}
+        scale={scale}
+        now={now}
+        run={run}
+        opened={opened}
+        toggle={toggle}
+      />
     </>
   );
 }
 
-function Bars({ rows, scale, now, run }: { rows: Row[]; scale: Scale; now: number; run: RunRef }) {
+type BarsProps = {
+  rows: Placed[];
+  scale: Scale;
+  now: number;
+  run: RunRef;
+  opened: Map<string, At>;
+  toggle: (row: Row) => void;
+};
+
+function Bars({ rows, scale, now, run, opened, toggle }: BarsProps) {
   const scroll = useRef<HTMLDivElement>(null);
   const search = useSearch({ from: "/runs/$workflow/$id" });
   const navigate = useNavigate();
@@ -127,13 +206,20 @@ function Bars({ rows, scale, now, run }: { rows: Row[]; scale: Scale; now: numbe
     estimateSize: () => ROW,
     overscan: 10,
   });
-  const chosen = rows.find((row) => row.stepKey === search.step);
+  const chosen = rows.find(({ row, depth }) => depth === 0 && row.stepKey === search.step)?.row;
   const open = (row: Row | undefined) =>
     navigate({
       to: "/runs/$workflow/$id",
       params: { workflow: run.workflowName, id: run.instanceId },
       search: (old) => ({ ...old, step: row?.stepKey }),
       replace: true,
+    });
+  // A step of a child opens in the view of the child.
+  const openChild = (placed: Placed) =>
+    navigate({
+      to: "/runs/$workflow/$id",
+      params: { workflow: placed.at.workflowName, id: placed.at.id },
+      search: { step: placed.row.stepKey },
     });
   return (
     <div className={chosen ? "timeline with-step" : "timeline"}>
@@ -150,24 +236,47 @@ function Bars({ rows, scale, now, run }: { rows: Row[]; scale: Scale; now: numbe
         <div className="bars-scroll" ref={scroll}>
           <div style={{ height: list.getTotalSize(), position: "relative" }}>
             {list.getVirtualItems().map((item) => {
-              const row = rows[item.index];
+              const placed = rows[item.index];
+              const { row, depth } = placed;
+              const isChosen = depth === 0 && row.stepKey === search.step;
+              const isOpen = row.child ? opened.has(row.child.runKey) : false;
               return (
-                <button
-                  key={row.stepKey}
-                  type="button"
-                  className="bar-row"
-                  aria-expanded={row.stepKey === search.step}
+                <div
+                  key={placed.key}
+                  className="bar-line"
                   style={{ transform: `translateY(${item.start}px)` }}
-                  onClick={() => open(row.stepKey === search.step ? undefined : row)}
                 >
-                  <span className="bar-name" title={row.stepKey}>
-                    <span className={`dot s-${row.state}`} aria-hidden="true" />
-                    <span className="clip">{row.name}</span>
-                    {row.role !== "work" && <span className="dim small"> {row.kind}</span>}
-                  </span>
-                  <Track row={row} scale={scale} now={now} />
-                  <span className="visually-hidden">{row.state}</span>
-                </button>
+                  <button
+                    type="button"
+                    className="bar-row"
+                    aria-expanded={isChosen}
+                    onClick={() => (depth > 0 ? openChild(placed) : open(isChosen ? undefined : row))}
+                  >
+                    <span
+                      className="bar-name"
+                      title={row.stepKey}
+                      style={{ paddingInlineStart: depth * 14 + (row.child ? 20 : 0) }}
+                    >
+                      <span className={`dot s-${row.state}`} aria-hidden="true" />
+                      <span className="clip">{row.name}</span>
+                      {row.role !== "work" && <span className="dim small"> {row.kind}</span>}
+                    </span>
+                    <Track row={row} scale={scale} now={now} />
+                    <span className="visually-hidden">{row.state}</span>
+                  </button>
+                  {row.child && depth < DEPTH_MAX && (
+                    <button
+                      type="button"
+                      className="bar-child"
+                      aria-expanded={isOpen}
+                      aria-label={`Steps of the child ${row.child.id}`}
+                      style={{ left: 12 + depth * 14 }}
+                      onClick={() => toggle(row)}
+                    >
+                      <span aria-hidden="true">{isOpen ? "▾" : "▸"}</span>
+                    </button>
+                  )}
+                </div>
               );
             })}
           </div>

@@ -1,17 +1,20 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { api, apiBase, ok, type Schemas } from "../api/client";
-import { queries, useFollow, useMay } from "../app";
-import { shellQuote } from "../format";
+import { queries, useFollow, useMay, useZone } from "../app";
+import { shellQuote, withTimes } from "../format";
 import { compactJson } from "../json";
 import { Act, Copy, ExactTime, Loaded, Page, Status, Time } from "../parts";
 import { SendEvent } from "../sendevent";
+import { AgentTab } from "./run-agent";
 import { DataTab } from "./run-data";
+import { GraphTab } from "./run-graph";
 import { LedgerTab } from "./run-ledger";
 import { LogsTab } from "./run-logs";
+import { WaitsForPeople } from "./run-people";
 import { TimelineTab } from "./run-timeline";
 
-export const tabs = ["timeline", "ledger", "data", "logs"] as const;
+export const tabs = ["timeline", "graph", "agent", "ledger", "data", "logs"] as const;
 export type Tab = (typeof tabs)[number];
 
 export type RunRef = {
@@ -46,19 +49,24 @@ export function RunView() {
             <>
               <Head data={data} generation={search.generation} />
               <nav className="tabs" aria-label="Parts of the run">
-                {tabs.map((tab) => (
-                  <Link
-                    key={tab}
-                    to="/runs/$workflow/$id"
-                    params={{ workflow, id }}
-                    search={{ ...search, tab: tab === "timeline" ? undefined : tab }}
-                    aria-current={(search.tab ?? "timeline") === tab ? "page" : undefined}
-                  >
-                    {tab}
-                  </Link>
-                ))}
+                {tabs
+                  .filter((tab) => tab !== "agent" || data.meta.model === "agents")
+                  .map((tab) => (
+                    <Link
+                      key={tab}
+                      to="/runs/$workflow/$id"
+                      params={{ workflow, id }}
+                      search={{ ...search, tab: tab === "timeline" ? undefined : tab }}
+                      activeOptions={{ includeSearch: true, explicitUndefined: true }}
+                      aria-current={(search.tab ?? "timeline") === tab ? "page" : undefined}
+                    >
+                      {tab}
+                    </Link>
+                  ))}
               </nav>
               {(search.tab ?? "timeline") === "timeline" && <TimelineTab run={run} data={data} />}
+              {search.tab === "graph" && <GraphTab run={run} data={data} />}
+              {search.tab === "agent" && <AgentTab run={run} />}
               {search.tab === "ledger" && <LedgerTab run={run} />}
               {search.tab === "data" && <DataTab run={run} data={data} />}
               {search.tab === "logs" && <LogsTab run={run} />}
@@ -72,6 +80,7 @@ export function RunView() {
 
 function Head({ data, generation }: { data: Instance; generation?: number }) {
   const may = useMay();
+  const [zone] = useZone();
   const path = { workflowName: data.workflowName, instanceId: data.id };
   const runKey = data.meta.runKey;
   const why = useQuery({
@@ -90,7 +99,9 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
             {data.details.error.name}: {data.details.error.message}
           </span>
         ) : (
-          <span>{reason?.text ?? (ended ? "The run has ended." : "The run makes progress.")}</span>
+          <span>
+            {reason ? withTimes(reason.text, zone) : ended ? "The run has ended." : "The run makes progress."}
+          </span>
         )}
         {reason?.until && (
           <span className="dim">
@@ -102,10 +113,13 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
       {(why.data?.reasons.length ?? 0) > 1 && (
         <ul className="reasons">
           {why.data?.reasons.slice(1, 8).map((one) => (
-            <li key={`${one.depth} ${one.code} ${one.step ?? ""} ${one.text}`}>{one.text}</li>
+            <li key={`${one.depth} ${one.code} ${one.step ?? ""} ${one.text}`}>
+              {withTimes(one.text, zone)}
+            </li>
           ))}
         </ul>
       )}
+      <WaitsForPeople data={data} />
       {data.meta.blocked && (
         <p className="notice error">
           <strong>{data.meta.blocked.code}</strong> {data.meta.blocked.message}

@@ -318,7 +318,7 @@ function Rows(props: { rows: Schemas["RunSummary"][]; more: boolean; loading: bo
   );
 }
 
-const acts = ["pause", "resume", "retry", "terminate"] as const;
+const acts = ["retry", "pause", "resume", "cancel", "restart", "terminate"] as const;
 
 function Bulk({ search }: { search: RunsSearch }) {
   const [act, setAct] = useState<(typeof acts)[number]>("retry");
@@ -359,7 +359,11 @@ function Bulk({ search }: { search: RunsSearch }) {
 function DryRun(props: { act: (typeof acts)[number]; filter: Schemas["BulkFilter"]; close: () => void }) {
   const { act, filter, close } = props;
   const [result, setResult] = useState<Schemas["BulkResult"] | null>(null);
-  const send = (dryRun: boolean) => ok(api.POST("/runs/bulk", { body: { action: act, filter, dryRun } }));
+  // A restarted run can end and match again: only runs that were counted are restarted.
+  const [before] = useState(() => new Date().toISOString());
+  const chosen = act === "restart" ? { ...filter, createdBefore: before } : filter;
+  const send = (dryRun: boolean) =>
+    ok(api.POST("/runs/bulk", { body: { action: act, filter: chosen, dryRun } }));
   const counted = useQuery({ queryKey: ["bulk", act, filter], queryFn: () => send(true), gcTime: 0 });
   return (
     <Dialog title={`${act} all runs that match`} close={close}>
@@ -397,7 +401,7 @@ function DryRun(props: { act: (typeof acts)[number]; filter: Schemas["BulkFilter
         {counted.data && counted.data.matched > 0 && (
           <Act
             label={`${act} ${counted.data.matched}${counted.data.more ? "+" : ""}`}
-            danger={act === "terminate"}
+            danger={["terminate", "cancel", "restart"].includes(act)}
             act={async () => setResult(await send(false))}
             done={() => counted.refetch()}
           />

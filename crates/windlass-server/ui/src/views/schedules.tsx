@@ -1,13 +1,19 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
-import { api, ok } from "../api/client";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
+import { api, ok, type Schemas } from "../api/client";
 import { useMay } from "../app";
 import { formatDuration } from "../format";
 import { compactJson } from "../json";
 import { Act, Empty, Failed, Page, Time } from "../parts";
+import { EditSchedule } from "./schedule-form";
+
+type Schedule = Schemas["ScheduleView"];
 
 export function Schedules() {
   const may = useMay();
+  const navigate = useNavigate();
+  const [editing, setEditing] = useState<Schedule | "new" | null>(null);
   const schedules = useInfiniteQuery({
     queryKey: ["lists", "schedules"],
     initialPageParam: undefined as string | undefined,
@@ -25,7 +31,17 @@ export function Schedules() {
     );
   }
   return (
-    <Page title="Schedules">
+    <Page
+      title="Schedules"
+      actions={
+        may("manage") &&
+        may("create") && (
+          <button type="button" className="primary" onClick={() => setEditing("new")}>
+            New schedule
+          </button>
+        )
+      }
+    >
       {schedules.isPending ? (
         <p className="dim loading">Reading…</p>
       ) : rows.length === 0 ? (
@@ -93,6 +109,30 @@ export function Schedules() {
                     <td>
                       {may("manage") && (
                         <div className="actions">
+                          {may("create") && (
+                            <>
+                              <Act
+                                label="Run now"
+                                ask={
+                                  <p>
+                                    A run of “{row.workflow}” starts with the input of the schedule. The next
+                                    firing stays.
+                                  </p>
+                                }
+                                act={async () => {
+                                  const run = await ok(api.POST("/schedules/{name}/run", { params }));
+                                  navigate({
+                                    to: "/runs/$workflow/$id",
+                                    params: { workflow: run.workflowName, id: run.id },
+                                    search: {},
+                                  });
+                                }}
+                              />
+                              <button type="button" onClick={() => setEditing(row)}>
+                                Edit
+                              </button>
+                            </>
+                          )}
                           {row.paused ? (
                             <Act
                               label="Resume"
@@ -127,6 +167,13 @@ export function Schedules() {
         <button type="button" onClick={() => schedules.fetchNextPage()}>
           Read more
         </button>
+      )}
+      {editing && (
+        <EditSchedule
+          schedule={editing === "new" ? undefined : editing}
+          close={() => setEditing(null)}
+          done={done}
+        />
       )}
     </Page>
   );

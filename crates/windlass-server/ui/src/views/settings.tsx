@@ -1,8 +1,8 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { ApiError, api, ok, type Schemas } from "../api/client";
 import { useMay, useMe } from "../app";
-import { Act, Card, Copy, Dialog, Failed, Page, Time } from "../parts";
+import { Act, Card, Copy, Dialog, Failed, Loaded, Page, Time } from "../parts";
 
 export function Settings() {
   const me = useMe();
@@ -38,7 +38,86 @@ export function Settings() {
       ) : (
         <p className="notice">API keys are shown to callers with the scope “admin”.</p>
       )}
+      {me.operator && (
+        <>
+          <Namespaces />
+          <Config />
+        </>
+      )}
     </Page>
+  );
+}
+
+function Namespaces() {
+  const namespaces = useQuery({
+    queryKey: ["lists", "namespaces"],
+    queryFn: () => ok(api.GET("/namespaces")),
+  });
+  return (
+    <Card title="Namespaces">
+      <Loaded query={namespaces}>
+        {(data) => (
+          <ul className="messages">
+            {data.namespaces.map((one) => (
+              <li key={one.name}>
+                <strong>{one.name}</strong>{" "}
+                <span className="dim">
+                  {Object.entries(one.counts)
+                    .map(([status, count]) => `${count} ${status}`)
+                    .join(", ") || "no runs"}
+                </span>
+              </li>
+            ))}
+          </ul>
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+function Config() {
+  const config = useQuery({ queryKey: ["config"], queryFn: () => ok(api.GET("/config")) });
+  return (
+    <Card title="Configuration">
+      <Loaded query={config}>
+        {(data) => (
+          <>
+            <p className="small">
+              Version {data.version}, namespace {data.namespace}, base {data.base || "/"}
+              {data.routeSets.length > 0 && `, routes of ${data.routeSets.join(", ")}`}.
+            </p>
+            {data.settings.length === 0 ? (
+              <p className="dim">
+                The program shows no settings here: it sets its options in code. <code>windlass server</code>{" "}
+                shows its settings with their origins.
+              </p>
+            ) : (
+              // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard.
+              <section className="scroll" tabIndex={0} aria-label="Configuration">
+                <table>
+                  <thead>
+                    <tr>
+                      <th>Setting</th>
+                      <th>Value</th>
+                      <th>From</th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {data.settings.map((setting) => (
+                      <tr key={setting.name}>
+                        <td>{setting.name}</td>
+                        <td className="mono">{setting.value}</td>
+                        <td>{setting.from}</td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </section>
+            )}
+          </>
+        )}
+      </Loaded>
+    </Card>
   );
 }
 
@@ -152,12 +231,17 @@ function NewKey({ close }: { close: () => void }) {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
     const days = Number(form.get("days"));
+    const person = String(form.get("person") ?? "").trim();
+    const roles = String(form.get("roles") ?? "")
+      .split(/[\s,]+/)
+      .filter((role) => role !== "");
     try {
       const created = await ok(
         api.POST("/keys", {
           body: {
             name: String(form.get("name")),
             scopes: form.getAll("scope").map(String) as Schemas["Scope"][],
+            subject: person === "" ? undefined : { id: person, roles },
             expiresInMs: days > 0 ? days * 86_400_000 : undefined,
           },
         }),
@@ -189,6 +273,14 @@ function NewKey({ close }: { close: () => void }) {
               </label>
             ))}
           </fieldset>
+          <label>
+            Person <span className="dim">who decides and publishes with it; empty for a program</span>
+            <input name="person" autoComplete="off" />
+          </label>
+          <label>
+            Roles of the person <span className="dim">separated by commas</span>
+            <input name="roles" autoComplete="off" />
+          </label>
           <label>
             Expires after days <span className="dim">empty for never</span>
             <input name="days" type="number" min="1" max="3650" />

@@ -1,11 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
-import { ApiError, api, ok } from "../api/client";
+import { type FormEvent, useState } from "react";
+import { ApiError, api, ok, type Schemas } from "../api/client";
 import { queries, useMay, useMe } from "../app";
 import { formatCount, formatDuration } from "../format";
-import { Act, Card, Empty, Loaded, Page, Time } from "../parts";
+import { Act, Card, Dialog, Empty, Failed, Loaded, Page, Time } from "../parts";
 
 export function Workers() {
   const me = useMe();
+  const may = useMay();
+  const [limit, setLimit] = useState<Limit | "new" | null>(null);
   const queues = useQuery({
     queryKey: ["lists", "queues"],
     queryFn: () => ok(api.GET("/queues", { params: { query: { pageSize: 100 } } })),
@@ -48,7 +51,16 @@ export function Workers() {
                 })}
               </div>
             )}
-            <Card title="Concurrency limits">
+            <Card
+              title="Concurrency limits"
+              aside={
+                may("manage") && (
+                  <button type="button" onClick={() => setLimit("new")}>
+                    New limit
+                  </button>
+                )
+              }
+            >
               {data.limits.length === 0 ? (
                 <p className="dim">
                   None. A program sets one with <code>engine.limit_workflow(…)</code> or{" "}
@@ -62,6 +74,9 @@ export function Workers() {
                       <th className="number">Held</th>
                       <th className="number">Slots</th>
                       <th className="number">Waiting</th>
+                      <th>
+                        <span className="visually-hidden">Acts</span>
+                      </th>
                     </tr>
                   </thead>
                   <tbody>
@@ -71,6 +86,13 @@ export function Workers() {
                         <td className="number">{limit.held}</td>
                         <td className="number">{limit.slots}</td>
                         <td className="number">{formatCount(limit.waiting)}</td>
+                        <td>
+                          {may("manage") && (
+                            <button type="button" onClick={() => setLimit(limit)}>
+                              Change
+                            </button>
+                          )}
+                        </td>
                       </tr>
                     ))}
                   </tbody>
@@ -80,6 +102,13 @@ export function Workers() {
           </>
         )}
       </Loaded>
+      {limit && (
+        <EditLimit
+          limit={limit === "new" ? undefined : limit}
+          close={() => setLimit(null)}
+          done={() => queues.refetch()}
+        />
+      )}
       <Breakers />
       <Card title="Activities, last hour">
         <Loaded query={stats}>
@@ -275,5 +304,55 @@ function Breakers() {
         }
       </Loaded>
     </Card>
+  );
+}
+
+type Limit = Schemas["LimitView"];
+
+function EditLimit({ limit, close, done }: { limit?: Limit; close: () => void; done: () => void }) {
+  const [error, setError] = useState<unknown>(null);
+  const set = async (key: string, slots: number | null) => {
+    try {
+      await ok(api.PUT("/limits/{key}", { params: { path: { key } }, body: { slots } }));
+      close();
+      done();
+    } catch (caught) {
+      setError(caught);
+    }
+  };
+  const submit = (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget);
+    set(limit?.key ?? String(form.get("key")), Number(form.get("slots")));
+  };
+  return (
+    <Dialog title={limit ? `Limit ${limit.key}` : "New limit"} close={close}>
+      <form className="dialog-body form" onSubmit={submit}>
+        {!limit && (
+          <label>
+            Key <span className="dim">for example workflow:report</span>
+            <input name="key" required />
+          </label>
+        )}
+        <label>
+          Slots <span className="dim">how many turns and tasks may be in progress at once</span>
+          <input name="slots" type="number" min="1" max="1000000" required defaultValue={limit?.slots} />
+        </label>
+        {error !== null && <Failed error={error} />}
+        <div className="dialog-foot">
+          {limit && (
+            <Act
+              label="Remove the limit"
+              danger
+              ask={<p>As many turns and tasks as the workers take are in progress at once.</p>}
+              act={() => set(limit.key, null)}
+            />
+          )}
+          <button type="submit" className="primary">
+            Save
+          </button>
+        </div>
+      </form>
+    </Dialog>
   );
 }

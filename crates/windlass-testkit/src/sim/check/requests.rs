@@ -43,7 +43,8 @@ impl Checker {
                     if state.status != RequestStatus::Open
                         && !self.state().closed_requests.insert(state.id.clone())
                     {
-                        let detail = format!("request {} ended again as {}", state.id, state.status);
+                        let detail =
+                            format!("request {} ended again as {}", state.id, state.status);
                         self.fail(ONE_OUTCOME, detail);
                     }
                 }
@@ -85,7 +86,8 @@ impl Checker {
                     after: None,
                     limit: 1_000,
                 };
-                let rows = store.list(query).now_or_never().and_then(|rows| rows.ok()?.records().ok());
+                let rows =
+                    store.list(query).now_or_never().and_then(|rows| rows.ok()?.records().ok());
                 rows.unwrap_or_default().into_iter().filter_map(|record| record.body)
             };
             let decisions: Vec<Decision> =

@@ -9,13 +9,15 @@ use serde_json::{Value, json};
 use windlass_engine::Engine;
 use windlass_kernel::{RetryLimit, RetryPolicy};
 use windlass_models::machines::{
-    self, ActivityError, ActivityOptions, Workflow, WorkflowAction, WorkflowSignal,
+    self, ActivityError, ActivityOptions, Workflow, WorkflowAction, WorkflowError, WorkflowSignal,
 };
 
 use super::super::executor::{Handle, NodeId, locked};
 use super::super::rng::{Rng, mix};
 use super::client::{ClientView, pause_and_resume, send_events, terminate_soon, until_answered};
-use super::program::{ACTIVITY, ActivityInput, CAUGHT, event_value, step_value};
+use super::program::{
+    ACTIVITY, Act, ActivityInput, CAUGHT, Input, WORKFLOW, event_value, step_value, value_of,
+};
 
 /// The workflow name of all simulated machines.
 pub(crate) const MACHINE: &str = "machine";
@@ -23,6 +25,8 @@ pub(crate) const MACHINE: &str = "machine";
 pub(crate) const LIMIT: &str = "narrow";
 /// The signal that some of them wait for.
 const SIGNAL: &str = "grist";
+/// The value of a round whose activity may be cancelled.
+const HASTY: u64 = 5;
 /// The number of failures of an activity that never succeeds.
 const DOOMED: u32 = u32::MAX;
 
@@ -35,14 +39,24 @@ enum Round {
     Nap { ms: u64 },
     /// The next signal.
     Signal,
+    /// A child of the model `steps`.
+    Child(Input),
+    /// An activity with timeouts, cancelled after a time. Its value is the same, whatever happens first.
+    Hasty { start_ms: u64, beat_ms: u64, cancel_ms: u64 },
 }
 
 fn rounds(seed: u64) -> Vec<Round> {
     let mut rng = Rng::new(seed ^ 0x3111);
     let count = rng.range(1, 6);
-    let round = |_| match rng.below(8) {
+    let round = |_| match rng.below(10) {
         0 => Round::Nap { ms: rng.range(1, 3_000) },
         1 => Round::Signal,
+        8 => Round::Child(Input { seed: rng.next_u64(), depth: 0, events: false }),
+        9 => Round::Hasty {
+            start_ms: rng.range(50, 5_000),
+            beat_ms: rng.range(50, 5_000),
+            cancel_ms: rng.range(50, 5_000),
+        },
         2 | 3 => Round::Work((0..rng.range(2, 5)).map(|_| fails(&mut rng)).collect()),
         _ => Round::Work(vec![fails(&mut rng)]),
     };
@@ -70,6 +84,8 @@ pub(crate) fn expected(seed: u64) -> u64 {
                 }
             }),
             Round::Nap { .. } => 1,
+            Round::Hasty { .. } => HASTY,
+            Round::Child(input) => value_of(&Act::Child(input.clone()), ""),
             Round::Signal => {
                 signals += 1;
                 event_value(SIGNAL, signals - 1)
@@ -118,6 +134,22 @@ impl TestMachine {
             Some(Round::Nap { ms }) => {
                 vec![WorkflowAction::timer(format!("nap-{place}"), Duration::from_millis(ms))]
             }
+            Some(Round::Child(input)) => {
+                vec![WorkflowAction::child(key(place, 0), WORKFLOW, json!(input))]
+            }
+            Some(Round::Hasty { start_ms, beat_ms, cancel_ms }) => {
+                let (start, beat) =
+                    (Duration::from_millis(start_ms), Duration::from_millis(beat_ms));
+                let options = ActivityOptions::retrying(RetryPolicy::none())
+                    .schedule_to_start_timeout(start)
+                    .heartbeat_timeout(beat);
+                let input = json!(ActivityInput { fails: 0, key: key(place, 0) });
+                let cancel = Duration::from_millis(cancel_ms);
+                vec![
+                    WorkflowAction::activity_with(key(place, 0), ACTIVITY, input, options),
+                    WorkflowAction::timer(key(place, 1), cancel),
+                ]
+            }
             Some(Round::Signal) => match self.signals.pop_front() {
                 Some(value) => self.goes_on(value),
                 None => Vec::new(),
@@ -125,7 +157,19 @@ impl TestMachine {
         }
     }
 
+    // The end of the activity of a hasty round; `None` in other rounds.
+    fn hasty_is_over(&mut self) -> Option<Vec<WorkflowAction>> {
+        let place = self.place;
+        let Some(Round::Hasty { .. }) = self.rounds.get(place) else { return None };
+        let mut actions = vec![WorkflowAction::CancelTimer { timer_id: key(place, 1) }];
+        actions.extend(self.goes_on(HASTY));
+        Some(actions)
+    }
+
     fn is_over(&mut self, value: u64) -> Vec<WorkflowAction> {
+        if let Some(actions) = self.hasty_is_over() {
+            return actions;
+        }
         self.value ^= value;
         self.open -= 1;
         match self.open {
@@ -171,7 +215,19 @@ impl Workflow for TestMachine {
     }
 
     fn on_timer_fired(&mut self, _: &str) -> Vec<WorkflowAction> {
-        self.goes_on(1)
+        let place = self.place;
+        let Some(Round::Hasty { .. }) = self.rounds.get(place) else { return self.goes_on(1) };
+        let mut actions = vec![WorkflowAction::CancelActivity { activity_id: key(place, 0) }];
+        actions.extend(self.goes_on(HASTY));
+        actions
+    }
+
+    fn on_child_completed(&mut self, _: &str, result: Value) -> Vec<WorkflowAction> {
+        self.goes_on(result.as_u64().unwrap_or_default())
+    }
+
+    fn on_child_failed(&mut self, _: &str, _: &WorkflowError) -> Vec<WorkflowAction> {
+        self.goes_on(CAUGHT)
     }
 
     fn on_signal(&mut self, signal: &WorkflowSignal) -> Vec<WorkflowAction> {

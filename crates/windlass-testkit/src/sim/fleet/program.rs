@@ -132,7 +132,8 @@ impl Program {
     }
 }
 
-fn value_of(act: &Act, key: &str) -> u64 {
+/// The value of an act that nothing disturbs.
+pub(crate) fn value_of(act: &Act, key: &str) -> u64 {
     match act {
         Act::Step { .. } | Act::Activity { .. } | Act::Count => step_value(key),
         Act::Doomed | Act::Late { .. } => CAUGHT,

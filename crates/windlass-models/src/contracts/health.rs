@@ -1,0 +1,385 @@
+//! The health of documents: how many wait, which are stuck, and how long nodes take.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use windlass_contracts::types::NodeType;
+use windlass_engine::{Lane, Why};
+use windlass_kernel::{
+    Error, MessageKind, Order, Query, Run, RunStatus, RunsQuery, Subject, Timestamp,
+};
+
+use super::handle::Contracts;
+use super::names::{DOCUMENT_WRITTEN, WORKFLOW_PREFIX, workflow_of};
+use super::operations::Position;
+
+/// The most stuck documents of one type that are listed.
+pub const STUCK_MAX: u32 = 100;
+/// A run that should go on and has not for so long counts as stuck.
+pub const STUCK_AFTER: Duration = Duration::from_secs(5 * 60);
+/// Upper bounds of durations in milliseconds. The last bucket has no bound.
+const BOUNDS_MS: [u64; 15] = [
+    1,
+    2,
+    5,
+    10,
+    20,
+    50,
+    100,
+    500,
+    1_000,
+    10_000,
+    60_000,
+    600_000,
+    3_600_000,
+    86_400_000,
+    u64::MAX,
+];
+
+/// Durations in buckets. A quantile is the upper bound of its bucket.
+#[derive(Clone, Debug, Default)]
+struct Histogram {
+    buckets: [u64; BOUNDS_MS.len()],
+    count: u64,
+}
+
+impl Histogram {
+    fn add(&mut self, took: Duration) {
+        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let at = BOUNDS_MS.partition_point(|bound| *bound < ms);
+        self.buckets[at.min(BOUNDS_MS.len() - 1)] += 1;
+        self.count += 1;
+    }
+
+    /// The bound below which this share of the durations is; nothing without durations.
+    fn quantile(&self, percent: u64) -> Option<u64> {
+        let rank = (self.count * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        self.buckets.iter().zip(BOUNDS_MS).find_map(|(count, bound)| {
+            seen += count;
+            (self.count > 0 && seen >= rank).then_some(bound)
+        })
+    }
+}
+
+/// The figures of one process since it started.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    advances: Histogram,
+    lost: u64,
+    nodes: BTreeMap<NodeType, Histogram>,
+}
+
+impl Figures {
+    /// An advance has committed.
+    pub(crate) fn advanced(&self, took: Duration) {
+        self.inner.lock().advances.add(took);
+    }
+
+    /// A commit has lost against another writer of the document and is decided again.
+    pub(crate) fn lost(&self) {
+        self.inner.lock().lost += 1;
+    }
+
+    fn read(&self) -> (Vec<NodeDurations>, Histogram, u64) {
+        let inner = self.inner.lock();
+        let nodes = inner.nodes.iter().map(|(node_type, durations)| NodeDurations {
+            node_type: *node_type,
+            count: durations.count,
+            p50_ms: durations.quantile(50).unwrap_or_default(),
+            p95_ms: durations.quantile(95).unwrap_or_default(),
+        });
+        (nodes.collect(), inner.advances.clone(), inner.lost)
+    }
+
+    /// A node has ended.
+    pub(crate) fn ended(&self, node_type: NodeType, took: Duration) {
+        self.inner.lock().nodes.entry(node_type).or_default().add(took);
+    }
+}
+
+/// The health of the documents of a tenant.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// Documents whose runs have not ended.
+    pub pending: u64,
+    /// How long ago the oldest of them began.
+    pub oldest_pending_seconds: Option<u64>,
+    /// Runs that have failed and were not retried, all generations.
+    pub errored: u64,
+    /// Documents that need an operator, at most [`STUCK_MAX`] of each type.
+    pub stuck: u64,
+    /// Effects that were given up and not requeued, of all workflows.
+    pub dead_effects: u64,
+    /// Advances of this process since its start.
+    pub advances: u64,
+    /// The time that 95 of 100 advances of this process took at most, from reading the document to the commit,
+    /// rounded up to a step of a scale.
+    pub advance_p95_ms: Option<u64>,
+    /// How often an advance of this process was decided again, because another writer was first.
+    pub retries: u64,
+    /// Durations by node type in this process.
+    pub nodes: Vec<NodeDurations>,
+}
+
+/// How long the nodes of a type took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDurations {
+    /// The type.
+    pub node_type: NodeType,
+    /// How many have ended.
+    pub count: u64,
+    /// The time that half of them took at most.
+    pub p50_ms: u64,
+    /// The time that 95 of 100 took at most.
+    pub p95_ms: u64,
+}
+
+/// A document that makes no progress without an operator.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stuck {
+    /// The document type.
+    #[serde(rename = "type")]
+    pub entity_type: String,
+    /// The id of the document.
+    pub id: String,
+    /// The lifecycle state.
+    pub state: String,
+    /// The status of its run.
+    pub run_status: String,
+    /// Why, as a sentence.
+    pub reason: String,
+}
+
+impl Contracts {
+    /// The health of the documents of this tenant.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn health(&self) -> Result<Health, Error> {
+        let store = self.engine.store();
+        let stats = store.namespace_stats(self.engine.namespace().clone()).await?;
+        let of = |status: RunStatus| -> u64 {
+            let own = stats.runs.iter().filter(|count| {
+                count.status == status && count.workflow.as_str().starts_with(WORKFLOW_PREFIX)
+            });
+            own.map(|count| count.count).sum()
+        };
+        let mut oldest: Option<Timestamp> = None;
+        for head in self.types().await? {
+            for status in [RunStatus::Active, RunStatus::Waiting, RunStatus::Paused] {
+                let first = self.runs(&head.entity_type, status, 1).await?;
+                let first = first.first().map(|run| run.created_at);
+                oldest = oldest.into_iter().chain(first).min();
+            }
+        }
+        let age = oldest.map(|at| stats.now.since(at).as_secs());
+        let (nodes, advances, retries) = self.shared.figures.read();
+        Ok(Health {
+            pending: of(RunStatus::Active) + of(RunStatus::Waiting) + of(RunStatus::Paused),
+            oldest_pending_seconds: age,
+            errored: of(RunStatus::Errored),
+            stuck: self.stuck().await?.len() as u64,
+            dead_effects: stats.letters_open.count,
+            advances: advances.count,
+            advance_p95_ms: advances.quantile(95),
+            retries,
+            nodes,
+        })
+    }
+
+    /// Runs of a type with a status, the oldest first.
+    async fn runs(
+        &self,
+        entity_type: &str,
+        status: RunStatus,
+        limit: u32,
+    ) -> Result<Vec<Run>, Error> {
+        let query = RunsQuery {
+            workflow: Some(workflow_of(entity_type)?),
+            status: Some(status),
+            order: Order::Ascending,
+            ..RunsQuery::all(self.engine.namespace().clone(), limit)
+        };
+        self.engine.store().list(Query::Runs(query)).await?.runs()
+    }
+
+    /// The documents that make no progress without an operator: their run has failed, was terminated before
+    /// the document reached a final state, cannot be continued by this build, or has not moved for
+    /// [`STUCK_AFTER`] although nothing holds it up. At most [`STUCK_MAX`] of each type and status are read.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn stuck(&self) -> Result<Vec<Stuck>, Error> {
+        let mut found = Vec::new();
+        for head in self.types().await? {
+            for status in [RunStatus::Errored, RunStatus::Terminated, RunStatus::Active] {
+                for run in self.runs(&head.entity_type, status, STUCK_MAX).await? {
+                    found.extend(self.stuck_reason(&head.entity_type, &run).await?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn stuck_reason(&self, entity_type: &str, run: &Run) -> Result<Option<Stuck>, Error> {
+        let id = run.id.as_str();
+        if !self.engine.is_newest(run).await? {
+            return Ok(None);
+        }
+        let namespace = self.engine.namespace();
+        let Some(document) = self.shared.document(namespace, entity_type, id).await? else {
+            return Ok(None);
+        };
+        let reason = match run.status {
+            RunStatus::Errored => {
+                let error: Option<serde_json::Value> =
+                    run.error.as_ref().and_then(|body| body.read().ok());
+                let text = |name: &str| {
+                    let text = error.as_ref().and_then(|error| error[name].as_str());
+                    text.unwrap_or_default().to_owned()
+                };
+                format!("the run failed with {}: {}", text("name"), text("message"))
+            }
+            RunStatus::Terminated if document.row.is_last_run(run.run_key) => {
+                "the run was terminated before the document reached a final state".to_owned()
+            }
+            RunStatus::Active => {
+                let now = self.engine.clock().now();
+                if let Some(blocked) = self.engine.blocked(run).await? {
+                    format!("the run is blocked by {}: {}", blocked.code, blocked.reason)
+                } else if now.since(run.updated_at) >= STUCK_AFTER {
+                    let why = self.engine.why(run.run_key).await?;
+                    let held_up = why.reasons.iter().find(|reason| reason.code != Why::Held);
+                    match held_up {
+                        Some(reason) => reason.text.clone(),
+                        None => return Ok(None),
+                    }
+                } else {
+                    return Ok(None);
+                }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Stuck {
+            entity_type: entity_type.to_owned(),
+            id: id.to_owned(),
+            state: document.row.state,
+            run_status: run.status.to_string(),
+            reason,
+        }))
+    }
+
+    /// Makes the run of a document read the document again: wakes it with a message, and makes a blocked run
+    /// try again now. A failed run is retried.
+    ///
+    /// # Errors
+    ///
+    /// [`windlass_kernel::ErrorCode::RunNotFound`] if the document has no run, or the code of the refused retry.
+    pub async fn advance_again(&self, entity_type: &str, id: &str) -> Result<Position, Error> {
+        let run = self.run(entity_type, id).await?;
+        match run.status {
+            RunStatus::Errored => drop(self.engine.retry(run.run_key, None).await?),
+            RunStatus::Terminated => drop(self.engine.restart(run.run_key, None).await?),
+            RunStatus::Complete => {}
+            _ => {
+                self.engine.wake_run(&run).await?;
+                let (kind, name) = (MessageKind::Event, DOCUMENT_WRITTEN);
+                let wake = self.engine.wake_message(run.run_key, kind, name, None)?;
+                let sent = self.engine.commit_with(&[], vec![wake]).await;
+                sent.map_err(|error| windlass_engine::refusal(&error))?;
+            }
+        }
+        self.position(entity_type, id).await
+    }
+
+    /// Ends the run of a document at once. The document keeps its content and state;
+    /// [`Contracts::advance_again`] begins a run at that state, which passes every gate behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`windlass_kernel::ErrorCode::RunNotFound`] if the document has no run; the run has ended already.
+    pub async fn force_fail(
+        &self,
+        entity_type: &str,
+        id: &str,
+        by: &Subject,
+        reason: &str,
+    ) -> Result<Position, Error> {
+        super::documents::check_reason(Some(reason))?;
+        let run = self.run(entity_type, id).await?;
+        self.engine.terminate(run.run_key, Some(reason), Some(by.actor())).await?;
+        self.position(entity_type, id).await
+    }
+
+    /// Looks for stuck documents from now on and warns about each once. The task ends with the engine.
+    pub(crate) fn watch_stuck(&self, every: Duration) {
+        let (env, shared) = (Arc::clone(self.engine.env()), Arc::downgrade(&self.shared));
+        let engine = self.engine.downgrade();
+        let sleep = Arc::clone(&env);
+        let task = async move {
+            let mut warned = std::collections::BTreeSet::new();
+            loop {
+                sleep.sleep(every).await;
+                let (Some(engine), Some(shared)) = (engine.upgrade(), shared.upgrade()) else {
+                    return;
+                };
+                if engine.is_stopping() {
+                    return;
+                }
+                let found = match (Self { engine, shared }).stuck().await {
+                    Ok(found) => found,
+                    Err(error) => {
+                        tracing::warn!(%error, "failed to look for stuck documents; retrying");
+                        continue;
+                    }
+                };
+                let names: std::collections::BTreeSet<String> =
+                    found.iter().map(|one| format!("{}/{}", one.entity_type, one.id)).collect();
+                for stuck in found {
+                    let document = format!("{}/{}", stuck.entity_type, stuck.id);
+                    if !warned.contains(&document) {
+                        let reason = &stuck.reason;
+                        tracing::warn!(%document, %reason, "a document is stuck; correct the cause, then advance it again");
+                    }
+                }
+                warned = names;
+            }
+        };
+        env.spawn(Lane::Service, Box::pin(task));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_upper_bounds() {
+        let mut durations = Histogram::default();
+        assert_eq!(durations.quantile(95), None);
+        for _ in 0..95 {
+            durations.add(Duration::from_micros(900));
+        }
+        for _ in 0..5 {
+            durations.add(Duration::from_millis(70));
+        }
+        assert_eq!((durations.quantile(50), durations.quantile(95)), (Some(1), Some(1)));
+        assert_eq!(durations.quantile(96), Some(100));
+        durations.add(Duration::from_secs(1_000_000));
+        assert_eq!(durations.quantile(100), Some(u64::MAX));
+    }
+}

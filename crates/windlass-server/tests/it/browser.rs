@@ -1,0 +1,248 @@
+//! The dashboard in a browser: every view with data of all models, the keyboard, and the end of a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use windlass::kernel::Namespace;
+use windlass_server::auth::{Auth, KeyStore, Keys, NewKey, Scope};
+use windlass_server::{Options, ServeOptions};
+
+use crate::auth::options_with_keys;
+use crate::harness::{http_client, with_timeout};
+use crate::webdriver::{Browser, CONTROL, ENTER, ESCAPE};
+use crate::world::{World, fay, seed};
+
+/// Each view, and a text that it shows when its data is there.
+const VIEWS: &[(&str, &str)] = &[
+    ("", "Workflows"),
+    ("runs", "hello-1"),
+    ("runs?status=%5B%22waiting%22%5D", "order-1"),
+    ("runs/order/order-1", "approval"),
+    ("runs/hello/hello-1?step=compose", "Hello, Ada!"),
+    ("runs/hello/hello-xss?tab=data", "<img src=x"),
+    ("runs/hello/hello-1?tab=ledger", "workflow.completed"),
+    ("runs/hello/hello-xss?tab=logs", "greeting <img src=x"),
+    ("runs/fan-out/fan-1?tab=graph", "square-#"),
+    ("runs/family/family-1?tab=graph", "greet"),
+    ("runs/parcel/parcel-2?tab=graph", "scale"),
+    ("runs/shout/shout-1", "shout-1"),
+    ("runs/ask/ask-1?tab=agent", "You said:"),
+    ("runs/ask/ask-1?tab=data", "You said:"),
+    ("runs/expense/expense-1", "Open in the inbox"),
+    ("runs/doc:invoice/i-2?tab=graph", "State submitted"),
+    ("inbox", "train tickets"),
+    ("documents?type=invoice&id=i-2", "Audit"),
+    ("definitions?type=invoice", "Budget owner"),
+    ("definitions?type=invoice&part=changes", "by the definition"),
+    ("definitions?type=invoice&part=editor", "The draft compiles"),
+    ("definitions?type=invoice&part=versions", "Version 1"),
+    ("definitions?type=invoice&part=simulate", "Scenario"),
+    ("health", "invoice"),
+    ("workers", "Drain"),
+    ("dead-letters", "the scale is broken"),
+    ("schedules", "nightly"),
+    ("webhooks", "endpoint"),
+    ("records?collection=carts&id=cart-1", "12345678901234567890.1"),
+    ("settings", "API keys"),
+    ("nothing/here", "There is no such page"),
+];
+
+struct Site {
+    world: World,
+    origin: String,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Site {
+    async fn start(options: impl FnOnce(&World) -> Options) -> Self {
+        let world = World::open().await.unwrap();
+        let router = windlass_server::router(&world.engine, options(&world)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let until_stop = async {
+            let _ = stopped.await;
+        };
+        let serving = ServeOptions::default();
+        let served =
+            tokio::spawn(windlass_server::serve_with(listener, router, serving, until_stop));
+        Self { world, origin, stop, served }
+    }
+
+    async fn stop(self) {
+        drop(self.stop);
+        self.served.await.unwrap().unwrap();
+        self.world.engine.stop(Duration::from_secs(5)).await.unwrap();
+    }
+}
+
+async fn seeded() -> Site {
+    let site =
+        Site::start(|world| Options { auth: Auth::LoopbackAs(fay()), ..world.options() }).await;
+    site.world.add_documents().await.unwrap();
+    seed(&http_client(), &format!("{}/api", site.origin)).await;
+    site
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_view_shows_its_data_and_no_error() {
+    with_timeout(views()).await;
+}
+
+async fn views() {
+    let site = seeded().await;
+    let browser = Browser::open(1280, 900).await;
+    let mut problems = Vec::new();
+    for (path, text) in VIEWS {
+        browser.goto(&format!("{}/ui/{path}", site.origin)).await;
+        browser.until_text(text).await;
+        if browser.eval("return window.__xss === 1").await != json!(false) {
+            problems.push(format!("{path}: a user value ran as a script"));
+        }
+        let over = "return document.documentElement.scrollWidth > window.innerWidth";
+        if browser.eval(over).await != json!(false) {
+            problems.push(format!("{path}: it is wider than the window"));
+        }
+        problems.extend(browser.errors().await.into_iter().map(|error| format!("{path}: {error}")));
+    }
+    browser.close().await;
+    site.stop().await;
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_can_be_done_by_keyboard() {
+    with_timeout(keyboard()).await;
+}
+
+// Presses Tab until the focused element has this text or name.
+async fn tab_to(browser: &Browser, text: &str) {
+    let focused = format!(
+        "const at = document.activeElement; const wanted = {}; return (at.ariaLabel ?? \
+         at.textContent ?? '').trim().startsWith(wanted) || at.getAttribute('name') === wanted",
+        json!(text)
+    );
+    for _ in 0..200 {
+        browser.press("\u{e004}").await;
+        if browser.eval(&focused).await == json!(true) {
+            return;
+        }
+    }
+    panic!("Tab does not reach {text:?}");
+}
+
+async fn keyboard() {
+    let site = seeded().await;
+    let browser = Browser::open(1280, 900).await;
+    browser.goto(&format!("{}/ui/", site.origin)).await;
+    browser.until_heading("Overview").await;
+    browser.press("gs").await;
+    browser.until_heading("Schedules").await;
+    browser.chord(CONTROL, 'k').await;
+    browser
+        .until("the palette is open", "return document.querySelector('dialog[open]') !== null")
+        .await;
+    browser.press("hello-1").await;
+    let hit = "return [...document.querySelectorAll('[role=option]')]\
+               .some(one => one.textContent.includes('hello/hello-1'))";
+    browser.until("the palette finds the run", hit).await;
+    browser.press(&ENTER.to_string()).await;
+    browser.until_heading("hello/hello-1").await;
+    browser.press("?").await;
+    let open = "return document.querySelector('dialog[open][aria-label=Keys]') !== null";
+    browser.until("the keys are shown", open).await;
+    browser.press(&ESCAPE.to_string()).await;
+    browser.until("the keys are hidden", "return document.querySelector('dialog') === null").await;
+    // A decision.
+    browser.press("gi").await;
+    browser.until_text("train tickets").await;
+    tab_to(&browser, "Pay train tickets").await;
+    browser.press(&ENTER.to_string()).await;
+    browser.until_text("What it is about").await;
+    tab_to(&browser, "comment").await;
+    browser.press("fine").await;
+    tab_to(&browser, "approve").await;
+    browser.press(&ENTER.to_string()).await;
+    browser.until_text("A decision is final").await;
+    tab_to(&browser, "approve").await;
+    browser.press(&ENTER.to_string()).await;
+    let run =
+        format!("{}/api/workflows/expense/instances/expense-2/result?waitMs=30000", site.origin);
+    let result: serde_json::Value =
+        http_client().get(run).send().await.unwrap().json().await.unwrap();
+    assert_eq!(result["output"], "approved", "{result}");
+    assert_eq!(browser.errors().await, Vec::<String>::new());
+    browser.close().await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_leads_to_the_sign_in_and_back() {
+    with_timeout(session()).await;
+}
+
+async fn key(keys: &Keys, scopes: &[Scope], expires_in: Option<Duration>) -> String {
+    let new = NewKey {
+        name: "browser".into(),
+        namespace: Namespace::new("default").unwrap(),
+        scopes: scopes.to_vec(),
+        subject: None,
+        created_by: None,
+        expires_in,
+    };
+    keys.create(new).await.unwrap().key
+}
+
+async fn sign_in(browser: &Browser, key: &str) {
+    browser.until("the sign-in is shown", "return document.getElementById('key') !== null").await;
+    browser.eval("document.getElementById('key').focus()").await;
+    browser.press(key).await;
+    browser.press(&ENTER.to_string()).await;
+}
+
+async fn session() {
+    let (store, with_keys) = options_with_keys();
+    let (auth, recheck_every) = (with_keys.auth, Duration::from_millis(100));
+    let site = Site::start(|world| Options { auth, recheck_every, ..world.options() }).await;
+    let engine = site.world.engine.clone();
+    let keys = Keys::new(
+        Arc::clone(&store) as Arc<dyn KeyStore>,
+        Arc::new(move || engine.core().clock().now()),
+    );
+    let started = site.world.engine.remote_workflow::<serde_json::Value, String>("hello").unwrap();
+    started.start(json!("Ada")).id("hello-1").await.unwrap().result().await.unwrap();
+    let read = [Scope::Read];
+    let revoked = key(&keys, &read, None).await;
+    let last = key(&keys, &[Scope::Read, Scope::Manage], None).await;
+    let admin = key(&keys, &[Scope::Admin], None).await;
+    let browser = Browser::open(1280, 900).await;
+    let path = "/ui/runs/hello/hello-1?tab=ledger";
+    browser.goto(&format!("{}{path}", site.origin)).await;
+    let acts = "return [...document.querySelectorAll('button')].some(one => one.textContent === 'Restart')";
+    let live = "return document.querySelector('.pill.p-live') !== null";
+    sign_in(&browser, &revoked).await;
+    browser.until_text("workflow.completed").await;
+    browser.until("the stream is live", live).await;
+    assert_eq!(browser.eval(acts).await, json!(false), "a reader sees no acts");
+    let id = revoked.split('_').nth(1).unwrap();
+    let request = http_client().delete(format!("{}/api/keys/{id}", site.origin));
+    assert!(request.bearer_auth(&admin).send().await.unwrap().status().is_success());
+    // This key ends by itself, while the page streams.
+    let expiring = key(&keys, &read, Some(Duration::from_secs(5))).await;
+    sign_in(&browser, &expiring).await;
+    browser.until_text("workflow.completed").await;
+    browser.until("the stream is live", live).await;
+    sign_in(&browser, &last).await;
+    browser.until_text("workflow.completed").await;
+    browser.until("the stream is live again", live).await;
+    browser.until("the acts are shown", acts).await;
+    let at = browser.eval("return location.pathname + location.search").await;
+    assert_eq!(at, json!(path), "the same place");
+    browser.close().await;
+    site.stop().await;
+}

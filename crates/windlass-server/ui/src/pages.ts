@@ -1,0 +1,26 @@
+// The views of the menu, the palette and the keys.
+import { useMe } from "./app";
+
+const all = [
+  { to: "/", label: "Overview", key: "o" },
+  { to: "/runs", label: "Runs", key: "r" },
+  { to: "/inbox", label: "Inbox", key: "i" },
+  { to: "/documents", label: "Documents", key: "t" },
+  { to: "/definitions", label: "Definitions", key: "f" },
+  { to: "/health", label: "Contracts health", key: "b" },
+  { to: "/workers", label: "Workers & queues", key: "w" },
+  { to: "/dead-letters", label: "Dead letters", key: "d" },
+  { to: "/schedules", label: "Schedules", key: "s" },
+  { to: "/webhooks", label: "Webhooks", key: "h" },
+  { to: "/records", label: "Records", key: "c" },
+  { to: "/settings", label: "Settings", key: "," },
+] as const;
+
+const ofContracts = ["/documents", "/definitions", "/health"];
+
+/** The views, without those of models that the server does not have. Their addresses still lead there. */
+export function usePages() {
+  const { routeSets } = useMe();
+  const has = routeSets.includes("contracts");
+  return all.filter((page) => has || !ofContracts.includes(page.to));
+}
