@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
-    Body, Collection, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep, Namespace, Op, Query,
-    Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
-    Sha256Digest, Terms, Timestamp, WriteId, bodies,
+    Body, Collection, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep,
+    Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
+    RecordVersion, RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;

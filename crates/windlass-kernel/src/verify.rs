@@ -14,12 +14,12 @@ use crate::digest::Sha256Digest;
 use crate::draft::labels_digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{Collection, QueueName, RecordId, RunKey};
+use crate::kept::{kept_page, with_events};
 use crate::ledger::run_events::{
     WORKFLOW_COMPLETED, WORKFLOW_ENQUEUED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED,
     WORKFLOW_RESUMED, WORKFLOW_TERMINATED,
 };
 use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
-use crate::kept::{kept_page, with_events};
 use crate::ledger::{
     message_digest, messages_digest, record_digest, run_end_digest, state_digest, step_digest,
     verify_events,
@@ -127,7 +127,8 @@ async fn verify_kept(
             report.kept_ledgers += 1;
             report.events += kept.events.len() as u64;
             let fits = |anchor: &Anchor| {
-                let place = usize::try_from(anchor.next_ordinal).ok().and_then(|n| n.checked_sub(1));
+                let place =
+                    usize::try_from(anchor.next_ordinal).ok().and_then(|n| n.checked_sub(1));
                 place.and_then(|place| kept.events.get(place)).map(|event| event.hash)
                     == Some(anchor.hash)
             };

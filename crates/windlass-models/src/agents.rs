@@ -48,7 +48,7 @@ pub use budget::{
     RESERVATIONS_MAX,
 };
 pub use continuation::{Choice, Continuation};
-pub use description::DESCRIPTION;
+pub use description::{DESCRIPTION, LLM};
 pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
 pub use figures::{
     NamedAccount, RootSpend, SpendQuery, budget, budgets, raise_budget, root_spend, spend,

@@ -68,7 +68,8 @@ fn nobody_approves_their_own_expense() {
     until_output(&server, "expense/e-1", "not paid: the request is withdrawn");
 
     let id = ask(&server, "e-2", "{}");
-    let output = std::process::Command::new("date").args(["-u", "-d", "+1 day", "+%FT%TZ"]).output();
+    let output =
+        std::process::Command::new("date").args(["-u", "-d", "+1 day", "+%FT%TZ"]).output();
     let tomorrow = String::from_utf8(output.unwrap().stdout).unwrap();
     let delegate = ["inbox", "delegate", &id, "bob", "--until", tomorrow.trim()];
     server.run(&delegate).expect(0);

@@ -17,8 +17,8 @@ use crate::kit::REQUEST_STEP;
 pub(crate) const MODEL: &str = "agents";
 pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
 
-/// A call of a language model.
-pub(crate) const LLM: StepKind = StepKind::from_static("llm");
+/// The kind of a step that calls a language model.
+pub const LLM: StepKind = StepKind::from_static("llm");
 /// A call of a durable tool.
 pub(crate) const TOOL: StepKind = StepKind::from_static("tool");
 /// The branches of a fork.

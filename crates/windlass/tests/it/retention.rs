@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use windlass::kernel::kept::{load_kept, load_kept_tree};
-use windlass::kernel::verify::{Anchor, verify_store};
 use windlass::admin::transfer::{Imported, Importer, RunExport};
 use windlass::admin::{Archive, FileArchive, Options, Retention};
+use windlass::kernel::kept::{load_kept, load_kept_tree};
+use windlass::kernel::verify::{Anchor, verify_store};
 use windlass::kernel::{
     BoxFuture, Commit, CommitError, CommitResults, ErrorCode, ErrorKind, Query, RunGuard,
 };

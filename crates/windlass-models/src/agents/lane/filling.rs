@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{
-    Body, Error, LoadSteps, Message, Sha256Digest, Step as StepRow, StepKey, StepStatus,
+    Body, BoxFuture, Error, LoadSteps, Message, Sha256Digest, Step as StepRow, StepKey, StepStatus,
 };
 
 use super::program::{BATCH, GATHERED, INTENDED, LaneProgram, MEMBERS};
@@ -178,15 +178,16 @@ impl LaneProgram {
         batch: &InFlight,
         members: &[Join],
     ) -> Result<Vec<BatchMember>, Error> {
-        let built = stream::iter(members.iter().enumerate())
-            .map(|(index, member)| async move {
+        // Boxed, because the compiler cannot prove that a stream of async closures is `Send`.
+        let mut building: Vec<BoxFuture<'_, Result<Option<BatchMember>, Error>>> = Vec::new();
+        for (index, member) in members.iter().enumerate() {
+            building.push(Box::pin(async move {
                 let body = self.request(member).await?;
                 let custom_id = custom_id(&batch.intent, index);
-                Ok::<_, Error>(body.map(|body| BatchMember { custom_id, body }))
-            })
-            .buffered(READS)
-            .collect::<Vec<_>>()
-            .await;
+                Ok(body.map(|body| BatchMember { custom_id, body }))
+            }));
+        }
+        let built: Vec<_> = stream::iter(building).buffered(READS).collect().await;
         built.into_iter().filter_map(Result::transpose).collect()
     }
 

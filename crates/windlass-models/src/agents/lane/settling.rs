@@ -336,7 +336,9 @@ impl LaneProgram {
             return Ok(());
         }
         let mut draft = turn.draft();
-        messages.into_iter().for_each(|message| drop(draft.send(message)));
+        for message in messages {
+            draft.send(message);
+        }
         turn.commit(draft).await.map(|_| ())
     }
 
@@ -459,7 +461,9 @@ impl LaneProgram {
             let stamp = turn.stamp();
             draft.event(event, &payload, stamp).map_err(TurnError::Blocked)?;
         }
-        messages.into_iter().for_each(|message| drop(draft.send(message)));
+        for message in messages {
+            draft.send(message);
+        }
         draft.state(Body::of(&state).map_err(TurnError::Blocked)?, turn.stamp());
         let status = match &batch.phase {
             Phase::Refused => "waiting",
