@@ -175,7 +175,7 @@ async fn keyboard() {
         format!("{}/api/workflows/expense/instances/expense-2/result?waitMs=30000", site.origin);
     let result: serde_json::Value =
         http_client().get(run).send().await.unwrap().json().await.unwrap();
-    assert_eq!(result["output"], "approved", "{result}");
+    assert_eq!(result["details"]["output"], "approved", "{result}");
     assert_eq!(browser.errors().await, Vec::<String>::new());
     browser.close().await;
     site.stop().await;

@@ -41,6 +41,43 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/agents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the agents that this process serves. */
+        get: operations["listAgents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/agents/{workflowName}/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Loads the snapshots of the live runs of an agent with the build of this process, and lists those
+         *     that it cannot resume. Nothing runs and nothing is written.
+         */
+        get: operations["checkAgent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/attention": {
         parameters: {
             query?: never;
@@ -1352,6 +1389,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/workflows/{workflowName}/instances/{instanceId}/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Streams the provider calls of a run of an agent as server-sent events.
+         * @description The event types are `call` (an attempt begins in this process; parts of an attempt before it are
+         *     void), `part` (`text`, `thinking`, `toolUse` or `toolInput`), `response` (the recorded response of a call),
+         *     `elsewhere` (code `STREAM_ELSEWHERE`: another process runs the call, so its parts are not here) and
+         *     `end`. Parts are not recorded: after a reconnect with `Last-Event-ID` the parts of the running call come
+         *     again.
+         */
+        get: operations["streamTokens"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/workflows/{workflowName}/instances/{instanceId}/transcript": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the items of a conversation of an agent, as its next request would send them. */
+        get: operations["getTranscript"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/workflows/{workflowName}/instances/{instanceId}/tree": {
         parameters: {
             query?: never;
@@ -1577,6 +1655,17 @@ export interface components {
         Cancel: {
             /** @description The reason, which the ledger records. At most 1,000 characters. */
             reason?: string | null;
+        };
+        /** @description A page of a check. */
+        CheckPage: {
+            /** @description The number of live runs that were checked. */
+            checked: number;
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description The cursor of the next page, if there is one. */
+            nextCursor?: string | null;
+            /** @description Those that this build cannot resume. */
+            unfit: components["schemas"]["UnfitRun"][];
         };
         /** @description The child run that a step waits for. */
         ChildLink: {
@@ -2958,6 +3047,16 @@ export interface components {
             /** @description The worker whose figures these are. */
             worker: string;
         };
+        /** @description An agent that this process serves. */
+        ServedAgent: {
+            /** @description The name of its workflow. */
+            name: string;
+        };
+        /** @description The agents that this process serves. */
+        ServedAgents: {
+            /** @description The agents, by name. */
+            agents: components["schemas"]["ServedAgent"][];
+        };
         /** @description A limit to set. */
         SetLimit: {
             /**
@@ -3303,6 +3402,33 @@ export interface components {
             waitEventType?: string | null;
             wakeAt?: components["schemas"]["Time"] | null;
         };
+        /** @description A conversation of a run. */
+        TranscriptInfo: {
+            /** @description The format of its items: `anthropic_messages` or `openai_responses`; none before the first response. */
+            format?: string | null;
+            /** @description The number of items that the next request sends. */
+            items: number;
+            /** @description The name. */
+            name: string;
+        };
+        /** @description A page of a conversation. */
+        TranscriptPage: {
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description Its items in the provider's own JSON, oldest first. */
+            items: unknown[];
+            /** @description The conversation of this page; none if the run has none. */
+            name?: string | null;
+            /** @description The cursor of the next page, if there is one. */
+            nextCursor?: string | null;
+            /**
+             * Format: int32
+             * @description The generation.
+             */
+            runNumber: number;
+            /** @description All conversations of the run. */
+            transcripts: components["schemas"]["TranscriptInfo"][];
+        };
         /** @description A page of a tree. */
         Tree: {
             /** @description Whether there is a next page. */
@@ -3347,6 +3473,20 @@ export interface components {
             status: string;
             /** @description The name of the workflow. */
             workflowName: string;
+        };
+        /** @description A live run that this build cannot resume. */
+        UnfitRun: {
+            /** @description The code of the error. */
+            code: string;
+            /** @description The id of the run. */
+            id: string;
+            /** @description The reason. */
+            message: string;
+            /**
+             * Format: uuid
+             * @description The key of its generation.
+             */
+            runKey: string;
         };
         /** @description The result of a verification. */
         Verified: {
@@ -3578,6 +3718,68 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Ticked"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listAgents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ServedAgents"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    checkAgent: {
+        parameters: {
+            query?: {
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The name of the agent */
+                workflowName: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckPage"];
                 };
             };
             default: {
@@ -6328,6 +6530,89 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Timeline"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    streamTokens: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The id of the last received event */
+                "Last-Event-ID"?: string | null;
+            };
+            path: {
+                /** @description The name of the workflow */
+                workflowName: string;
+                /** @description The id of the run */
+                instanceId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description The run has ended, and the client has received all its events */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getTranscript: {
+        parameters: {
+            query?: {
+                /** @description The name of the conversation. Default: the first one by name. */
+                name?: string;
+                /** @description The generation. Default: the newest. */
+                runNumber?: number;
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The name of the workflow */
+                workflowName: string;
+                /** @description The id of the run */
+                instanceId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TranscriptPage"];
                 };
             };
             default: {

@@ -150,5 +150,10 @@ function path(points: [number, number][]): string {
 
 function middle(points: [number, number][]): [number, number] {
   const [first, last] = [points[0], points[points.length - 1]];
+  // A long arrow bends around other nodes: its label stands on its way.
+  if (points.length > 2) {
+    const [x, y] = points[Math.floor(points.length / 2)];
+    return [x, y + 4];
+  }
   return [(first[0] + last[0]) / 2, (first[1] + last[1]) / 2 + 4];
 }

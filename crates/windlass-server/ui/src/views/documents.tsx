@@ -150,7 +150,7 @@ function List({ type, search }: { type: string; search: DocumentsSearch }) {
         </section>
       )}
       {list.hasNextPage && (
-        <button type="button" onClick={() => list.fetchNextPage()}>
+        <button type="button" disabled={list.isFetchingNextPage} onClick={() => list.fetchNextPage()}>
           Read more
         </button>
       )}

@@ -114,7 +114,7 @@ function Requests() {
               ))}
             </ul>
             {inbox.hasNextPage && (
-              <button type="button" onClick={() => inbox.fetchNextPage()}>
+              <button type="button" disabled={inbox.isFetchingNextPage} onClick={() => inbox.fetchNextPage()}>
                 Read more
               </button>
             )}

@@ -121,7 +121,7 @@ function List({ collection, term, id }: { collection: string; term?: string; id?
           </tbody>
         </table>
         {records.hasNextPage && (
-          <button type="button" onClick={() => records.fetchNextPage()}>
+          <button type="button" disabled={records.isFetchingNextPage} onClick={() => records.fetchNextPage()}>
             Read more
           </button>
         )}

@@ -100,7 +100,7 @@ function Transcript({ run }: { run: RunRef }) {
         ))}
       </ol>
       {pages.hasNextPage && (
-        <button type="button" onClick={() => pages.fetchNextPage()}>
+        <button type="button" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
           Read more
         </button>
       )}

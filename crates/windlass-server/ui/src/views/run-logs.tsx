@@ -97,7 +97,7 @@ export function LogsTab({ run }: { run: RunRef }) {
         />
       )}
       {logs.hasNextPage && (
-        <button type="button" onClick={() => logs.fetchNextPage()}>
+        <button type="button" disabled={logs.isFetchingNextPage} onClick={() => logs.fetchNextPage()}>
           Read older lines
         </button>
       )}

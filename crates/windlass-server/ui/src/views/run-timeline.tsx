@@ -170,7 +170,11 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
           {timeline.data?.pages.some((page) => page.triesCut) && " · some attempts are not shown"}
         </span>
         {timeline.hasNextPage && (
-          <button type="button" onClick={() => timeline.fetchNextPage()}>
+          <button
+            type="button"
+            disabled={timeline.isFetchingNextPage}
+            onClick={() => timeline.fetchNextPage()}
+          >
             Read more steps
           </button>
         )}

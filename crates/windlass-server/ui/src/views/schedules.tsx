@@ -164,7 +164,11 @@ export function Schedules() {
         </section>
       )}
       {schedules.hasNextPage && (
-        <button type="button" onClick={() => schedules.fetchNextPage()}>
+        <button
+          type="button"
+          disabled={schedules.isFetchingNextPage}
+          onClick={() => schedules.fetchNextPage()}
+        >
           Read more
         </button>
       )}
