@@ -70,11 +70,14 @@ fn no_reservation_is_leaked() {
     assert!(report.commits > 8, "{report:?}");
 }
 
+/// The members of each batch, by the name of its intent.
+type Batches = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
+
 /// A provider with batches, as an outside system: it survives the worker.
 struct Outside {
     probe: Probe,
     /// The members of each batch, by the name of its intent.
-    batches: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+    batches: Batches,
     /// Every second creation loses its reply.
     loses: bool,
 }
@@ -191,8 +194,7 @@ impl BatchResults for Lines {
 
 fn batches_survive_crashes(loses: bool) {
     // The same for all engines of one scenario, by the probe that they share.
-    let worlds: Arc<Mutex<BTreeMap<usize, Arc<Mutex<BTreeMap<String, Vec<String>>>>>>> =
-        Arc::default();
+    let world: Arc<Mutex<Batches>> = Arc::default();
     let report = every_crash_of(|engine, probe| {
         let options = LaneOptions::default()
             .gather(Duration::from_secs(2))
@@ -200,11 +202,10 @@ fn batches_survive_crashes(loses: bool) {
         probe.ran("began");
         let batches = match probe.count("began") {
             1 => {
-                let new: Arc<Mutex<_>> = Arc::default();
-                worlds.lock().insert(0, Arc::clone(&new));
-                new
+                *world.lock() = Arc::default();
+                Arc::clone(&world.lock())
             }
-            _ => Arc::clone(&worlds.lock()[&0]),
+            _ => Arc::clone(&world.lock()),
         };
         let outside = Outside { probe: probe.clone(), batches, loses };
         let spec = agent(Arc::new(outside)).lane(Lane::Batch).lane_options(options);

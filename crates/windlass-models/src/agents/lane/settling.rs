@@ -32,14 +32,13 @@ const CREATES_MAX: u32 = 50;
 struct Change {
     batch: InFlight,
     event: Option<(windlass_kernel::EventType, Value)>,
-    messages: Vec<NewMessage>,
     closed_until: Option<Timestamp>,
     view: Option<BatchView>,
 }
 
 impl Change {
     fn of(batch: InFlight) -> Self {
-        Self { batch, event: None, messages: Vec::new(), closed_until: None, view: None }
+        Self { batch, event: None, closed_until: None, view: None }
     }
 }
 
@@ -450,7 +449,7 @@ impl LaneProgram {
 
     // Writes a batch that goes on.
     async fn write(&mut self, turn: &mut Turn, change: Change) -> Result<(), TurnError> {
-        let Change { batch, event, messages, closed_until, view } = change;
+        let Change { batch, event, closed_until, view } = change;
         let mut state = self.state.clone();
         if let Some(known) = state.in_flight.iter_mut().find(|b| b.number == batch.number) {
             *known = batch.clone();
@@ -460,9 +459,6 @@ impl LaneProgram {
         if let Some((event, payload)) = event {
             let stamp = turn.stamp();
             draft.event(event, &payload, stamp).map_err(TurnError::Blocked)?;
-        }
-        for message in messages {
-            draft.send(message);
         }
         draft.state(Body::of(&state).map_err(TurnError::Blocked)?, turn.stamp());
         let status = match &batch.phase {
