@@ -8,6 +8,7 @@ mod engine;
 mod events;
 mod http;
 mod inbox;
+mod llm;
 mod records;
 mod runs;
 mod schedules;
@@ -35,6 +36,7 @@ pub(crate) use engine::EngineArgs;
 pub(crate) use events::{EventsCommand, KeyEventsArgs, SendByKeyArgs};
 pub(crate) use http::HttpArgs;
 pub(crate) use inbox::{InboxArgs, InboxCommand};
+pub(crate) use llm::LlmCommand;
 pub(crate) use records::{PutRecordArgs, RecordsArgs, RecordsCommand, StateArgs};
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -124,6 +126,8 @@ Examples:
     Records(RecordsArgs),
     /// List requests to people, and decide about them.
     Inbox(InboxArgs),
+    /// Look into batches, budgets and spending of calls of language models.
+    Llm(LlmArgs),
     /// Manage the API keys of a server.
     Keys(KeysArgs),
     /// List, inspect and drain workers, the processes that execute runs and tasks.
@@ -406,6 +410,14 @@ pub(crate) struct SchedulesArgs {
     pub(crate) remote: Remote,
     #[command(subcommand)]
     pub(crate) command: SchedulesCommand,
+}
+
+#[derive(Args)]
+pub(crate) struct LlmArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+    #[command(subcommand)]
+    pub(crate) command: LlmCommand,
 }
 
 #[derive(Args)]

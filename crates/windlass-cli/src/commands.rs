@@ -10,6 +10,7 @@ mod events;
 mod inbox;
 mod keys;
 mod ledger;
+mod llm;
 mod records;
 mod reference;
 mod relays;
@@ -47,6 +48,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Events(args) => events::run(Api::new(&args.remote)?, args.command).await,
         Command::Records(args) => records::run(Api::new(&args.remote)?, args.command).await,
         Command::Inbox(args) => inbox::run(Api::new(&args.remote)?, args.command).await,
+        Command::Llm(args) => llm::run(Api::new(&args.remote)?, args.command).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
         Command::Workers(args) => admin::workers(Api::new(&args.remote)?, args.command).await,
         Command::Tasks(args) => admin::tasks(Api::new(&args.remote)?, args.command).await,

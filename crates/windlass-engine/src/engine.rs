@@ -185,10 +185,16 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidName, message));
         }
-        self.register_own(workflow, model, serving)
+        self.register_internal(workflow, model, serving)
     }
 
-    pub(crate) fn register_own(
+    /// As [`Engine::register_with`], for workflows of the models themselves: the name may begin with
+    /// `windlass.`.
+    ///
+    /// # Errors
+    ///
+    /// A workflow with this name is registered.
+    pub fn register_internal(
         &self,
         workflow: WorkflowName,
         model: Arc<dyn Model>,
@@ -768,11 +774,8 @@ impl Engine {
         workflow: impl AsRef<str>,
         retention: Option<&Retention>,
     ) -> Result<(), Error> {
-        self.parts
-            .operations
-            .sweeper
-            .set_retention(&self.namespace, workflow.as_ref(), retention)
-            .await
+        let sweeper = &self.parts.operations.sweeper;
+        sweeper.set_retention(&self.namespace, workflow.as_ref(), retention).await
     }
 
     /// The policies of the engine's namespace, by workflow.

@@ -179,6 +179,14 @@ impl RecordChange {
         (&self.collection, &self.id) == (&other.collection, &other.id)
     }
 
+    /// The size of the document that the change writes.
+    pub fn bytes(&self) -> usize {
+        match &self.change {
+            Change::Put { body, .. } => body.len(),
+            Change::Check | Change::Remove => 0,
+        }
+    }
+
     /// Refuses a change that a commit with these limits cannot hold.
     ///
     /// # Errors

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
-    Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op, Query,
-    Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
-    Sha256Digest, Terms, Timestamp, WriteId, bodies,
+    Body, Collection, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep,
+    Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
+    RecordVersion, RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;
@@ -24,6 +24,9 @@ pub use expecting::NewDocument;
 
 /// How often a write without an expected revision is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;
+
+/// The most bytes of the documents of one page.
+const PAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The records of one collection, with documents of type `T`.
 pub struct Records<T> {
@@ -294,7 +297,22 @@ impl<T: Serialize + DeserializeOwned> Listing<'_, T> {
     }
 
     /// Reads a page of at most `limit` records, by id. A page with fewer records is the last.
+    ///
+    /// # Errors
+    ///
+    /// [`windlass_kernel::ErrorCode::InvalidBody`] if a document is not of type `T`; the message names the record, and
+    /// [`Listing::page_of_any`] reads the others. [`windlass_kernel::ErrorCode::InvalidSize`] if the documents of
+    /// the page have more than 64 MiB.
     pub async fn page(self, limit: u32) -> Result<Vec<Document<T>>, Error> {
+        self.page_of_any(limit).await?.into_iter().collect()
+    }
+
+    /// As [`Listing::page`]; a record with a document of another type is an error in its place.
+    ///
+    /// # Errors
+    ///
+    /// As [`Listing::page`], except for documents of another type.
+    pub async fn page_of_any(self, limit: u32) -> Result<Vec<Result<Document<T>, Error>>, Error> {
         let records = self.records;
         let query = Query::Records {
             namespace: records.namespace.clone(),
@@ -308,12 +326,21 @@ impl<T: Serialize + DeserializeOwned> Listing<'_, T> {
         };
         let store = &records.core.store;
         let mut rows = store.list(query).await?.records()?;
+        let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(Body::len).sum();
+        if bytes > PAGE_BYTES_MAX {
+            let message = format!(
+                "the page of {} records has {bytes} bytes; at most {PAGE_BYTES_MAX} are allowed; read pages of \
+                 fewer records",
+                rows.len()
+            );
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message));
+        }
         for row in rows.iter_mut().filter(|row| row.body.as_ref().is_some_and(Body::is_reference)) {
             // A record that was written meanwhile is read as it is now.
             if let Some(now) = store.records(vec![row.key.clone()]).await?.pop().flatten() {
                 *row = now;
             }
         }
-        rows.into_iter().filter_map(|record| document(record).transpose()).collect()
+        Ok(rows.into_iter().filter_map(|record| document(record).transpose()).collect())
     }
 }

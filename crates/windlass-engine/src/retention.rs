@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use windlass_kernel::kept::{self, KeptLedger};
 use windlass_kernel::{
-    Body, BoxFuture, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, IntoDuration, Namespace,
-    Query, RunKey, SettingName, Store, TasksQuery, WorkflowName, format_duration,
+    Body, BoxFuture, Commit, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Expect,
+    IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite, RunKey, SettingName,
+    Store, TasksQuery, Terms, WorkflowName, WriteId, format_duration,
 };
 
 use crate::core::Core;
+use crate::env::new_uuid;
+use crate::turn::refusal;
 
 /// The kind of the settings that store policies.
 const KIND: &str = "retention";
@@ -324,15 +328,60 @@ impl Sweeper {
         Ok(deleted)
     }
 
-    // Archives a tree if its policy says so. Returns whether it may be deleted.
+    // Archives a tree and keeps its ledgers if its policy says so. Returns whether it may be deleted.
     async fn archived(&self, policy: &Policy, root: RunKey) -> Result<bool, Error> {
         let archive = self.core.options.archive.as_ref().filter(|_| policy.retention.archive);
-        let Some(archive) = archive else { return Ok(true) };
+        if archive.is_none() && !policy.retention.keep_ledger {
+            return Ok(true);
+        }
         // A tree that is not deleted now would be archived again by the next sweep.
         if !self.is_over(&policy.namespace, root).await? {
             return Ok(false);
         }
-        archive.take(&self.core.store, root).await.map(|()| true)
+        if let Some(archive) = archive {
+            archive.take(&self.core.store, root).await?;
+        }
+        if policy.retention.keep_ledger {
+            self.keep_ledgers(&policy.namespace, root).await?;
+        }
+        Ok(true)
+    }
+
+    // Writes down what the ledgers of a tree are verified with. If the tree is not deleted after all, it is
+    // written again by the next sweep.
+    async fn keep_ledgers(&self, namespace: &Namespace, root: RunKey) -> Result<(), Error> {
+        let limit = self.core.options.limits.records_per_commit_max.min(PAGE as usize);
+        let mut after = None;
+        loop {
+            let query = Query::Tree { root, after, limit: limit as u32 };
+            let page = self.core.store.list(query).await?.runs()?;
+            after = page.last().map(|run| run.run_key);
+            let is_last = page.len() < limit;
+            let keys: Vec<_> =
+                page.iter().map(|run| KeptLedger::key(namespace, run.run_key)).collect();
+            let found = self.core.store.records(keys.clone()).await?;
+            let at = self.core.clock.now();
+            let mut ops = Vec::with_capacity(page.len());
+            for ((run, key), found) in page.iter().zip(keys).zip(found) {
+                let mut terms = Terms::default();
+                terms.add(kept::ROOT_TERM, root.to_string())?;
+                let body = Body::of(&KeptLedger::of(run))?;
+                let write_id = WriteId(new_uuid(&*self.core.env, at));
+                let put = RecordPut { write_id, body, terms, keep: None, at, revision: None };
+                let expect = found.map_or(Expect::Absent, |found| Expect::At(found.revision));
+                let write = RecordWrite::Put(Box::new(put));
+                ops.push(Op::Record(Box::new(RecordOp { key, expect, write })));
+            }
+            if !ops.is_empty() {
+                let commits = vec![Commit::new(None, None, ops)];
+                for result in self.core.store.commit(commits).await {
+                    result.map_err(|error| refusal(&error))?;
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
     }
 
     // Whether every run of a tree has ended and has no open task.

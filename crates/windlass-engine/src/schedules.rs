@@ -268,5 +268,5 @@ fn state_of(run: &Run) -> Result<ScheduleState, Error> {
 /// Every engine serves schedules.
 pub(crate) fn register(engine: &Engine) -> Result<(), Error> {
     let name = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
-    engine.register_own(name, Arc::new(Schedules), Serving::default())
+    engine.register_internal(name, Arc::new(Schedules), Serving::default())
 }

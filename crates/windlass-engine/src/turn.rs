@@ -231,11 +231,12 @@ impl Turn {
     /// answer to [`Turn::answered`].
     pub fn send(&mut self, draft: Draft) -> Sent {
         let commit = draft.finish();
-        // The user's SQL can fail, a named cause can be missing, and a record can be another than
-        // expected; then the turn continues with the row before.
+        // The user's SQL can fail, a named cause can be missing, a record can be another than expected,
+        // and the receiver of a message can have ended; then the turn continues with the row before.
         let can_fail = commit.user_sql().next().is_some()
             || names_causes(&commit)
-            || commit.records().next().is_some();
+            || commit.records().next().is_some()
+            || commit.messages().any(|message| message.required);
         self.row.before = can_fail.then(|| self.run.clone());
         if let Some(change) = commit.run_change() {
             change.apply_to(&mut self.run);

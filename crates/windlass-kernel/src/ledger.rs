@@ -9,8 +9,8 @@ mod seal;
 mod writer;
 
 pub use actor::{Actor, ErrorSummary, StorageRef};
-pub(crate) use chain::hash_event;
 pub use chain::{Head, genesis};
+pub(crate) use chain::{genesis_of, verify_events};
 pub use event::{CausalRef, Event};
 pub use name::{EventType, RESERVED_PREFIXES};
 pub use seal::{CONSUMED_MAX, Seal, SealOf, run_end_digest, seals_of, step_digest};

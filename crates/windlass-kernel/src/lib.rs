@@ -17,6 +17,7 @@ pub mod error;
 pub mod fold;
 pub mod ids;
 pub mod inspect;
+pub mod kept;
 pub mod ledger;
 pub mod limits;
 pub mod namespace_stats;

@@ -100,6 +100,8 @@ pub struct Limits {
     pub record_term_bytes_max: usize,
     /// Records that one commit checks or writes, and that one read returns. Default 64.
     pub records_per_commit_max: usize,
+    /// Bytes of the documents that one commit writes. Default 64 MiB.
+    pub records_bytes_per_commit_max: usize,
     /// Bytes of a key that events are sent to. Default 256.
     pub event_key_bytes_max: usize,
     /// Characters of the id of an event that is sent to a key. Default 100.
@@ -175,6 +177,7 @@ impl Limits {
         record_terms_max: 32,
         record_term_bytes_max: 256,
         records_per_commit_max: 64,
+        records_bytes_per_commit_max: 64 * MIB,
         event_key_bytes_max: 256,
         keyed_event_id_chars_max: 100,
         key_events_max: 100,
@@ -229,7 +232,7 @@ impl Limits {
     ///
     /// [`ErrorCode::InvalidOption`]; the message names the limit.
     pub fn check_store(&self, store: &Limits) -> Result<(), Error> {
-        let checked_by_stores: [(&str, LimitOf); 36] = [
+        let checked_by_stores: [(&str, LimitOf); 37] = [
             ("namespace_chars_max", |limits| limits.namespace_chars_max),
             ("workflow_chars_max", |limits| limits.workflow_chars_max),
             ("model_chars_max", |limits| limits.model_chars_max),
@@ -260,6 +263,7 @@ impl Limits {
             ("record_terms_max", |limits| limits.record_terms_max),
             ("record_term_bytes_max", |limits| limits.record_term_bytes_max),
             ("records_per_commit_max", |limits| limits.records_per_commit_max),
+            ("records_bytes_per_commit_max", |limits| limits.records_bytes_per_commit_max),
             ("commit_ops_max", |limits| limits.commit_ops_max),
             ("user_sql_statements_max", |limits| limits.user_sql_statements_max),
             ("user_sql_bytes_max", |limits| limits.user_sql_bytes_max),
@@ -293,6 +297,12 @@ impl Limits {
             ("step_bytes_max", self.step_bytes_max, Self::BODY_BYTES_MAX),
             ("message_bytes_max", self.message_bytes_max, Self::BODY_BYTES_MAX),
             ("record_bytes_max", self.record_bytes_max, Self::BODY_BYTES_MAX),
+            // PostgreSQL takes at most 1 GiB of parameters, and a kept version is a second copy.
+            (
+                "records_bytes_per_commit_max",
+                self.records_bytes_per_commit_max,
+                16 * Self::BODY_BYTES_MAX,
+            ),
             // The index of terms has rows of at most 2,704 bytes in PostgreSQL.
             ("record_term_bytes_max", self.record_term_bytes_max, 1_024),
             ("collection_chars_max", self.collection_chars_max, 64),

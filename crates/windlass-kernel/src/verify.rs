@@ -10,19 +10,19 @@ use std::sync::Arc;
 
 use crate::bodies::{self, BodyKey, BodyOwner};
 use crate::body::BodyRef;
-use crate::canonical::is_canonical;
 use crate::digest::Sha256Digest;
 use crate::draft::labels_digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{Collection, QueueName, RecordId, RunKey};
+use crate::kept::{kept_page, with_events};
 use crate::ledger::run_events::{
     WORKFLOW_COMPLETED, WORKFLOW_ENQUEUED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED,
     WORKFLOW_RESUMED, WORKFLOW_TERMINATED,
 };
 use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
 use crate::ledger::{
-    hash_event, message_digest, messages_digest, record_digest, run_end_digest, state_digest,
-    step_digest,
+    message_digest, messages_digest, record_digest, run_end_digest, state_digest, step_digest,
+    verify_events,
 };
 use crate::query::Query;
 use crate::record::{RecordKey, RecordVersion};
@@ -58,7 +58,9 @@ pub struct Flaw {
 pub struct Report {
     /// How many runs were checked.
     pub runs: u64,
-    /// How many events their ledgers have.
+    /// How many ledgers of deleted runs were checked.
+    pub kept_ledgers: u64,
+    /// How many events all these ledgers have.
     pub events: u64,
     /// The problems, at most one for each run.
     pub flaws: Vec<Flaw>,
@@ -102,11 +104,56 @@ pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Repor
             break;
         }
     }
+    verify_kept(store, &mut kept, &mut report).await?;
     for run_key in kept.into_keys() {
         let what = "the run has an anchor but does not exist".to_owned();
         report.flaws.push(Flaw { run_key, ordinal: None, what });
     }
     Ok(report)
+}
+
+// Verifies the ledgers that stay of deleted runs.
+async fn verify_kept(
+    store: &dyn Store,
+    anchors: &mut BTreeMap<RunKey, Vec<Anchor>>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let mut after = None;
+    loop {
+        let (page, next) = kept_page(store, after).await?;
+        for ledger in page {
+            let Some(kept) = with_events(store, ledger).await? else { continue };
+            let run_key = kept.ledger.run_key;
+            report.kept_ledgers += 1;
+            report.events += kept.events.len() as u64;
+            let fits = |anchor: &Anchor| {
+                let place =
+                    usize::try_from(anchor.next_ordinal).ok().and_then(|n| n.checked_sub(1));
+                place.and_then(|place| kept.events.get(place)).map(|event| event.hash)
+                    == Some(anchor.hash)
+            };
+            let own = anchors.remove(&run_key).unwrap_or_default();
+            let flaw = match (kept.ledger.verify(&kept.events), own.iter().find(|a| !fits(a))) {
+                (Err((ordinal, what)), _) => Some((Some(ordinal), what)),
+                (Ok(()), Some(anchor)) => {
+                    let what = "the kept ledger is not the one that was anchored".to_owned();
+                    Some((anchor.next_ordinal.checked_sub(1), what))
+                }
+                (Ok(()), None) => None,
+            };
+            match flaw {
+                Some((ordinal, what)) => report.flaws.push(Flaw { run_key, ordinal, what }),
+                None => {
+                    let (next_ordinal, hash) = (kept.ledger.events, kept.ledger.hash);
+                    report.anchors.push(Anchor { run_key, next_ordinal, hash });
+                }
+            }
+        }
+        after = next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// Verifies one run of a store.
@@ -303,35 +350,11 @@ impl WholeRun {
         if self.run.input.digest() != self.run.input_hash {
             return Err(self.flaw(Some(0), "the input is not the one the run was started with"));
         }
-        let mut head = genesis(&self.run);
-        for event in &self.events {
-            let ordinal = head.next_ordinal;
-            if event.ordinal != ordinal {
-                return Err(self.flaw(Some(ordinal), "the event is missing"));
-            }
-            if !is_canonical(&event.payload) {
-                return Err(self.flaw(Some(ordinal), "the payload is not canonical JSON"));
-            }
-            let hash = hash_event(&head.hash, event);
-            if hash != event.hash {
-                let what = match ordinal {
-                    0 => "the first event does not belong to this run and input, or was changed",
-                    _ => "the event was changed",
-                };
-                return Err(self.flaw(Some(ordinal), what));
-            }
-            head = Head { next_ordinal: ordinal + 1, hash };
-        }
-        if head != self.run.head {
-            let (found, expected) = (head.next_ordinal, self.run.head.next_ordinal);
-            let what = format!(
-                "the ledger ends at {found} but the run's row says {expected}, or the hashes differ"
-            );
-            return Err(self.flaw(Some(found), what));
-        }
+        verify_events(genesis(&self.run), &self.events, self.run.head)
+            .map_err(|(ordinal, what)| self.flaw(Some(ordinal), what))?;
         let last = self.events.last().map(|event| event.event_id);
         if last.map(CausalRef::event) != Some(CausalRef::event(self.run.cursor)) {
-            let ordinal = head.next_ordinal.checked_sub(1);
+            let ordinal = self.run.head.next_ordinal.checked_sub(1);
             return Err(self.flaw(ordinal, "the run's cursor is not its last event"));
         }
         Ok(())

@@ -7,6 +7,7 @@ mod accounts;
 mod admission;
 mod agent;
 mod agent_loop;
+mod batch;
 mod budget;
 mod calls;
 mod continuation;
@@ -30,6 +31,7 @@ mod request;
 mod spend;
 mod state;
 mod stream;
+mod telemetry;
 mod tool;
 mod trampoline;
 mod transcript;
@@ -38,12 +40,15 @@ mod workflow;
 
 pub use agent::{Agent, LLM_TIMEOUT, STEPS_MAX};
 pub use agent_loop::{AgentLoop, LOOP_DEPTH_MAX, LOOP_TURNS_MAX, Overflow, SubAgent};
+pub use batch::{
+    BatchEnd, BatchLimits, BatchLine, BatchMember, BatchProvider, BatchResults, BatchView,
+};
 pub use budget::{
     Account, Amount, BUDGETS, Budget, Limits as BudgetLimits, OUTPUT_TOKENS_ASSUMED,
     RESERVATIONS_MAX,
 };
 pub use continuation::{Choice, Continuation};
-pub use description::DESCRIPTION;
+pub use description::{DESCRIPTION, LLM};
 pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
 pub use figures::{
     NamedAccount, RootSpend, SpendQuery, budget, budgets, raise_budget, root_spend, spend,
@@ -52,7 +57,10 @@ pub use inspect::{
     CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations, response_at,
     transcripts,
 };
-pub use lane::Lane;
+pub use lane::{
+    BatchInfo, BatchRetry, Deadline, LANE_MEMBERS_MAX, LANES, Lane, LaneInfo, LaneOptions,
+    batch as batch_of, batches, cancel_batch, flush_lane, lanes,
+};
 pub use model::{register, remote, served, watch};
 pub use observe::{
     CausalRef, EnvChangeSetSummary, EnvChangeSummary, EventId, FlowSummary, ObservabilityConfig,

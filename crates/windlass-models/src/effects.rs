@@ -50,6 +50,13 @@ impl Writes {
         if self.records.len() >= max {
             return Err(too_much(format!("a step may change at most {max} records")));
         }
+        let bytes: usize = self.records.iter().map(RecordChange::bytes).sum();
+        let (found, max) = (bytes + record.bytes(), limits.records_bytes_per_commit_max);
+        if found > max {
+            return Err(too_much(format!(
+                "the records of a step have {found} bytes; at most {max} are allowed"
+            )));
+        }
         self.records.push(record);
         Ok(())
     }

@@ -47,6 +47,8 @@ use windlass_engine::ModelDescription;
 pub const MODELS: &[&ModelDescription] = &[
     #[cfg(feature = "agents")]
     &agents::DESCRIPTION,
+    #[cfg(feature = "agents")]
+    &agents::LANES,
     #[cfg(feature = "contracts")]
     &contracts::DESCRIPTION,
     #[cfg(feature = "machines")]

@@ -24,6 +24,8 @@ mod error;
 mod extract;
 mod guard;
 mod json;
+#[cfg(feature = "agents")]
+pub mod llm;
 mod metrics;
 mod options;
 mod paging;

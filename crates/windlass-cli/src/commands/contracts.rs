@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use windlass_contracts::compile::{
-    self, BYTES_MAX, Origin, default_definition, read_contract, read_definition,
+    self, Origin, default_definition, read_contract, read_definition,
 };
 use windlass_contracts::diagnostic::Diagnostic;
 use windlass_contracts::diff::{diff, mermaid};

@@ -26,10 +26,11 @@ fn store_closed() -> Failure {
 /// within `shutdown_timeout` in total. A second signal stops immediately.
 pub(super) async fn until_stopped(
     engine: &Engine,
-    options: Options,
+    mut options: Options,
     listener: TcpListener,
     serving: ServeOptions,
 ) -> Outcome {
+    options.routes.push(windlass_server::llm::routes());
     let (router, store_status) = windlass_server::router_with_status(engine, options)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

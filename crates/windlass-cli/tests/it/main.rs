@@ -12,6 +12,7 @@ mod events;
 mod fake_server;
 mod generations;
 mod help;
+mod inbox;
 mod jwt;
 mod kill;
 mod manage;

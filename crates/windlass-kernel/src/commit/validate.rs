@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::RunKey;
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max, check_text};
-use crate::record::{Expect, RecordOp};
+use crate::record::{Expect, RecordOp, RecordWrite};
 use crate::rows::{LogLine, Run, Step, Task};
 
 impl Commit {
@@ -36,7 +36,7 @@ impl Commit {
         let mut set = 0;
         let mut requeued = BTreeSet::new();
         let (mut enqueued, mut settled) = (BTreeSet::new(), BTreeSet::new());
-        let (mut names, mut records) = (BTreeSet::new(), BTreeSet::new());
+        let (mut names, mut records, mut record_bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
         for op in self.ops.iter() {
             match op {
                 Op::CreateRun(run) => {
@@ -108,6 +108,9 @@ impl Commit {
                     if !records.insert(&record.key) {
                         return Err(malformed(&format!("it names record {} twice", record.key)));
                     }
+                    if let RecordWrite::Put(put) = &record.write {
+                        record_bytes += put.body.len();
+                    }
                     self.check_record(record, limits)?;
                 }
                 Op::PutBody(put) => {
@@ -118,6 +121,8 @@ impl Commit {
             }
         }
         check_max("a commit", "records", records.len(), limits.records_per_commit_max)?;
+        let max = limits.records_bytes_per_commit_max;
+        check_max("the records of a commit", "bytes", record_bytes, max)?;
         // The order of the two would be undefined.
         if let Some(task_id) = enqueued.intersection(&settled).next() {
             return Err(malformed(&format!("it enqueues and settles task {task_id}")));

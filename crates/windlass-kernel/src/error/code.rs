@@ -70,6 +70,8 @@ error_codes! {
     ApprovalWithdrawn = "APPROVAL_WITHDRAWN",
     ArchiveUnavailable = "ARCHIVE_UNAVAILABLE",
     AssigneeUnknown = "ASSIGNEE_UNKNOWN",
+    BatchEnded = "BATCH_ENDED",
+    BatchNotFound = "BATCH_NOT_FOUND",
     BodyTooLarge = "BODY_TOO_LARGE",
     BreakerBusy = "BREAKER_BUSY",
     BreakerNotFound = "BREAKER_NOT_FOUND",

@@ -3,6 +3,7 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::canonical::is_canonical;
 use crate::digest::Sha256Digest;
 use crate::ledger::Event;
 use crate::rows::Run;
@@ -20,8 +21,7 @@ pub struct Head {
 /// cannot be renamed, moved to another namespace or given another input without breaking the chain.
 pub fn genesis(run: &Run) -> Head {
     let mut generation = itoa::Buffer::new();
-    let hash = Sha256Digest::of_parts(&[
-        b"windlass:run:v1",
+    genesis_of(&[
         run.run_key.as_bytes(),
         run.namespace.as_str().as_bytes(),
         run.workflow.as_str().as_bytes(),
@@ -33,8 +33,50 @@ pub fn genesis(run: &Run) -> Head {
         run.root.as_bytes(),
         run.parent.as_ref().map_or(&[][..], |key| &key.as_bytes()[..]),
         run.fork.as_deref().unwrap_or_default().as_bytes(),
-    ]);
-    Head { next_ordinal: 0, hash }
+    ])
+}
+
+/// As [`genesis`], from the fields in their order.
+pub(crate) fn genesis_of(fields: &[&[u8]; 11]) -> Head {
+    let mut parts: [&[u8]; 12] = [&b"windlass:run:v1"[..]; 12];
+    parts[1..].copy_from_slice(fields);
+    Head { next_ordinal: 0, hash: Sha256Digest::of_parts(&parts) }
+}
+
+/// Checks that the events lead from one head to the other. Returns the first ordinal that does not fit, and
+/// why.
+pub(crate) fn verify_events(
+    genesis: Head,
+    events: &[Event],
+    end: Head,
+) -> Result<(), (u64, String)> {
+    let mut head = genesis;
+    for event in events {
+        let ordinal = head.next_ordinal;
+        if event.ordinal != ordinal {
+            return Err((ordinal, "the event is missing".into()));
+        }
+        if !is_canonical(&event.payload) {
+            return Err((ordinal, "the payload is not canonical JSON".into()));
+        }
+        let hash = hash_event(&head.hash, event);
+        if hash != event.hash {
+            let what = match ordinal {
+                0 => "the first event does not belong to this run and input, or was changed",
+                _ => "the event was changed",
+            };
+            return Err((ordinal, what.into()));
+        }
+        head = Head { next_ordinal: ordinal + 1, hash };
+    }
+    if head == end {
+        return Ok(());
+    }
+    let (found, expected) = (head.next_ordinal, end.next_ordinal);
+    let what = format!(
+        "the ledger ends at {found} but the run's row says {expected}, or the hashes differ"
+    );
+    Err((found, what))
 }
 
 /// Hashes an event whose predecessor has the hash `previous`.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use windlass_engine::{RecordChange, Turn, TurnError, conflict_delay, refusal};
 use windlass_kernel::{
     Collection, CommitError, Conflict, Draft, Error, Expect, Op, RecordFound, RecordId, RecordKey,
-    Run, RunKey, Sha256Digest,
+    Refusal, Run, RunKey, Sha256Digest,
 };
 
 use super::budget::{self, Account, Amount, BUDGETS, Budget, Refused};
@@ -250,6 +250,21 @@ impl AgentProgram {
             let mut accounts =
                 self.read_accounts(turn, figures.as_ref()).await.map_err(TurnError::Store)?;
             let mut draft = turn.draft();
+            if let Some(message) = &self.answered {
+                // First: the commit may end the run.
+                let by = windlass_kernel::StepKey::from_stored("lane");
+                let stamp = turn.stamp();
+                let payload = serde_json::json!({ "message": message.name });
+                draft
+                    .consume(
+                        windlass_engine::events::MESSAGE_RECEIVED,
+                        &payload,
+                        message,
+                        by,
+                        stamp,
+                    )
+                    .map_err(TurnError::Blocked)?;
+            }
             let built = match build(self, turn, &mut draft, &mut accounts) {
                 Ok(built) => built,
                 Err(stop) => return Ok(Err(stop)),
@@ -263,6 +278,10 @@ impl AgentProgram {
                     let env = turn.env();
                     env.sleep(conflict_delay(env.random(), losses)).await;
                 }
+                // The lane has ended since it was found.
+                Err(CommitError::Refused(
+                    Refusal::RunEnded { .. } | Refusal::RunMissing { .. },
+                )) => return Ok(Err(Stop::Changed)),
                 Err(refused) => return Err(TurnError::Blocked(refusal(&refused))),
             }
         }

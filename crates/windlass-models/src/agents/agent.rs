@@ -10,6 +10,7 @@ use windlass_kernel::{Decision, Error, ErrorCode, ErrorKind, RetryLimit, RetryPo
 
 use super::agent_loop::Registered;
 use super::budget::Budget;
+use super::lane::{BatchRetry, Lane, LaneOptions};
 use super::prices::PriceTable;
 use super::provider::{Provider, ProviderError};
 use super::request::{ForkBranch, LlmRequest};
@@ -46,6 +47,9 @@ pub struct Agent {
     pub(crate) budget: Option<Budget>,
     pub(crate) budget_input: Option<String>,
     pub(crate) prices: Option<Arc<PriceTable>>,
+    pub(crate) lane: Lane,
+    pub(crate) lane_options: LaneOptions,
+    pub(crate) batch_retry: BatchRetry,
 }
 
 impl fmt::Debug for Agent {
@@ -71,7 +75,17 @@ impl Agent {
             budget: None,
             budget_input: None,
             prices: None,
+            lane: Lane::Live,
+            lane_options: LaneOptions::default(),
+            batch_retry: BatchRetry::default(),
         }
+    }
+
+    /// The same agent under another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
     }
 
     /// Adds a function.
@@ -163,6 +177,33 @@ impl Agent {
     pub fn price_table(mut self, prices: PriceTable) -> Self {
         self.prices = Some(Arc::new(prices));
         self
+    }
+
+    /// How calls are made whose request says nothing about it. Default: live. A provider without batches answers
+    /// live.
+    #[must_use]
+    pub fn lane(mut self, lane: Lane) -> Self {
+        self.lane = lane;
+        self
+    }
+
+    /// When the lanes of this agent's providers send batches. Agents with a provider of the same name share its
+    /// lanes; the options of the agent that is registered first hold.
+    #[must_use]
+    pub fn lane_options(mut self, options: LaneOptions) -> Self {
+        self.lane_options = options;
+        self
+    }
+
+    /// What becomes of a call whose batch gave no answer. Default: it goes into the next batch.
+    #[must_use]
+    pub fn batch_retry(mut self, retry: BatchRetry) -> Self {
+        self.batch_retry = retry;
+        self
+    }
+
+    pub(crate) fn providers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.providers.values()
     }
 
     pub(crate) fn prices(&self) -> &PriceTable {

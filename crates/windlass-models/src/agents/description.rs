@@ -17,8 +17,8 @@ use crate::kit::REQUEST_STEP;
 pub(crate) const MODEL: &str = "agents";
 pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
 
-/// A call of a language model.
-pub(crate) const LLM: StepKind = StepKind::from_static("llm");
+/// The kind of a step that calls a language model.
+pub const LLM: StepKind = StepKind::from_static("llm");
 /// A call of a durable tool.
 pub(crate) const TOOL: StepKind = StepKind::from_static("tool");
 /// The branches of a fork.
@@ -49,6 +49,7 @@ pub(crate) const SAVED: EventType = EventType::from_static("continuation.saved")
 /// The events of a provider call, by family.
 pub(crate) struct LlmEvents {
     pub(crate) suspended: EventType,
+    pub(crate) submitted: EventType,
     pub(crate) completed: EventType,
     pub(crate) resumed: EventType,
     pub(crate) failed: EventType,
@@ -57,6 +58,7 @@ pub(crate) struct LlmEvents {
 
 static ANTHROPIC: LlmEvents = LlmEvents {
     suspended: EventType::from_static("anthropic.suspended"),
+    submitted: EventType::from_static("anthropic.submitted"),
     completed: EventType::from_static("anthropic.completed"),
     resumed: EventType::from_static("anthropic.resumed"),
     failed: EventType::from_static("anthropic.failed"),
@@ -64,6 +66,7 @@ static ANTHROPIC: LlmEvents = LlmEvents {
 };
 static OPENAI: LlmEvents = LlmEvents {
     suspended: EventType::from_static("openai.blocked"),
+    submitted: EventType::from_static("openai.submitted"),
     completed: EventType::from_static("openai.completed"),
     resumed: EventType::from_static("openai.resumed"),
     failed: EventType::from_static("openai.failed"),
@@ -71,6 +74,7 @@ static OPENAI: LlmEvents = LlmEvents {
 };
 static OTHER: LlmEvents = LlmEvents {
     suspended: EventType::from_static("llm.suspended"),
+    submitted: EventType::from_static("llm.submitted"),
     completed: EventType::from_static("llm.completed"),
     resumed: EventType::from_static("llm.resumed"),
     failed: EventType::from_static("llm.failed"),
@@ -112,7 +116,7 @@ fn cancelled_fork(step: &Step) -> Option<(EventType, Value)> {
     Some((FORK_FAILED, json!({ "continuation_id": step.step_key, "cancelled": true })))
 }
 
-static EVENTS: [EventDescription; 28] = [
+static EVENTS: [EventDescription; 31] = [
     EventDescription::new(WORKFLOW_HALTED, EventMeaning::WorkflowCompleted),
     EventDescription::new(CALL_STARTED, EventMeaning::Other),
     EventDescription::new(CALL_COMPLETED, EventMeaning::Other),
@@ -130,6 +134,9 @@ static EVENTS: [EventDescription; 28] = [
         EventType::from_static("anthropic.suspended"),
         EventMeaning::ActivityScheduled,
     ),
+    EventDescription::new(EventType::from_static("anthropic.submitted"), EventMeaning::Other),
+    EventDescription::new(EventType::from_static("openai.submitted"), EventMeaning::Other),
+    EventDescription::new(EventType::from_static("llm.submitted"), EventMeaning::Other),
     EventDescription::new(
         EventType::from_static("anthropic.completed"),
         EventMeaning::ActivityCompleted,

@@ -1,10 +1,37 @@
-//! Lanes: how the call of a model is made.
+//! Lanes: how the call of a model is made, and how the calls of many runs become one batch.
+//!
+//! A lane is a run of the engine's own workflow `windlass.batches.<provider>`, so one worker holds it at a time and
+//! its ledger shows each batch. A call joins it with a message in the commit of its intent. Decision 0127 has the
+//! reasons.
+
+mod filling;
+mod member;
+mod program;
+mod settling;
+mod state;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass_engine::{Turn, TurnError};
+use windlass_engine::Engine;
+use windlass_kernel::{Error, ErrorCode, Timestamp, WorkflowName};
 
-use super::program::{AgentProgram, Flow};
-use super::workflow::Workflow;
+use super::agent::Agent;
+use super::env::invalid;
+use super::provider::Provider;
+
+pub(crate) use member::BatchedCall;
+pub use program::LANES;
+pub use view::{BatchInfo, LaneInfo, batch, batches, cancel_batch, flush_lane, lanes};
+
+/// The first part of the names of lanes.
+pub(crate) const LANE_WORKFLOW: &str = "windlass.batches.";
+
+/// The label of all lanes, by which they are found.
+pub(crate) const LANE_LABEL: &str = "windlass.lane";
+pub(crate) const LANE_LABEL_VALUE: &str = "batches";
 
 /// How a call of a model is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,20 +40,158 @@ pub enum Lane {
     /// At once.
     #[default]
     Live,
+    /// In a batch of the provider, at half the price and within a day. Calls of all runs are merged.
+    Batch,
+    /// In a batch, if there is time for it: the time until the deadline, divided by the calls that the program
+    /// still makes, must be longer than most batches of this lane took. Else at once.
+    By(Deadline),
 }
 
-impl AgentProgram {
-    /// Whether the call of a workflow may go into a batch.
-    pub(crate) fn wants_batch(&self, _: &Workflow) -> bool {
-        false
+/// A deadline of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deadline {
+    /// At a time.
+    At(Timestamp),
+    /// So many milliseconds after the start of the run.
+    AfterStart(u64),
+}
+
+impl Lane {
+    /// A batch, if it can be done by a time.
+    pub fn by(time: Timestamp) -> Self {
+        Self::By(Deadline::At(time))
     }
 
-    /// Decides about the lane of the call that is about to begin.
-    pub(crate) async fn plan_lane(&mut self, _: &mut Turn) -> Result<Option<Flow>, TurnError> {
-        Ok(None)
+    /// A batch, if it can be done within this time from the start of the run.
+    pub fn within(span: Duration) -> Self {
+        Self::By(Deadline::AfterStart(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
     }
 }
 
-/// The place of a call in a lane.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct BatchedCall {}
+/// What becomes of a member of a batch that got no answer: it expired, was cancelled, or failed in a way that
+/// another attempt can change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BatchRetry {
+    /// It goes into the next batch, as often as the retry policy of the agent allows.
+    #[default]
+    Batch,
+    /// It is sent at once.
+    Live,
+    /// Its run fails.
+    Fail,
+}
+
+/// When a lane sends a batch, and how it looks for results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct LaneOptions {
+    members_max: usize,
+    bytes_max: usize,
+    age_max: Duration,
+    gather: Duration,
+    poll_min: Duration,
+    poll_max: Duration,
+    grace: Duration,
+}
+
+/// The most members that a lane can be told to put into a batch.
+pub const LANE_MEMBERS_MAX: usize = 50_000;
+
+impl Default for LaneOptions {
+    fn default() -> Self {
+        Self {
+            members_max: 10_000,
+            bytes_max: 64 << 20,
+            age_max: Duration::from_secs(15 * 60),
+            gather: Duration::from_secs(1),
+            poll_min: Duration::from_secs(5),
+            poll_max: Duration::from_secs(60),
+            grace: Duration::from_secs(120),
+        }
+    }
+}
+
+impl LaneOptions {
+    /// A batch is sent when so many calls wait, also while another one is in flight. Default 10,000; the provider's
+    /// own limit holds too.
+    pub fn members_max(mut self, members: usize) -> Self {
+        self.members_max = members;
+        self
+    }
+
+    /// The bytes of the requests in a batch. Default 64 MiB; the worker holds them in memory while it sends them.
+    pub fn bytes_max(mut self, bytes: usize) -> Self {
+        self.bytes_max = bytes;
+        self
+    }
+
+    /// How long a call waits at most while another batch is in flight. Default 15 minutes.
+    pub fn age_max(mut self, age: Duration) -> Self {
+        self.age_max = age;
+        self
+    }
+
+    /// How long the first call waits for others when no batch is in flight. Default one second.
+    pub fn gather(mut self, span: Duration) -> Self {
+        self.gather = span;
+        self
+    }
+
+    /// How often a batch is read: first after `min`, then twice as long each time, up to `max`. Default 5 s and
+    /// 60 s.
+    pub fn poll(mut self, min: Duration, max: Duration) -> Self {
+        (self.poll_min, self.poll_max) = (min, max.max(min));
+        self
+    }
+
+    /// How long after an unknown outcome a batch can still appear at the provider. After this time it is sent again.
+    /// Default two minutes.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let valid = (1..=LANE_MEMBERS_MAX).contains(&self.members_max) && self.bytes_max > 0;
+        if !valid || self.poll_min.is_zero() {
+            let message = format!(
+                "the options of the lane are not valid: use 1 to {LANE_MEMBERS_MAX} members, and a time between \
+                 two reads that is not zero"
+            );
+            return Err(invalid(ErrorCode::InvalidOption, message));
+        }
+        Ok(())
+    }
+}
+
+/// A provider as lanes use it.
+#[derive(Clone)]
+pub(crate) struct LaneProvider {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) options: LaneOptions,
+}
+
+/// The workflow whose runs are the lanes of a provider.
+pub(crate) fn lane_workflow(provider: &str, engine: &Engine) -> Result<WorkflowName, Error> {
+    WorkflowName::with_limits(format!("{LANE_WORKFLOW}{provider}"), &engine.options().limits)
+}
+
+/// Serves the lanes of an agent's providers. Agents with providers of one name share its lanes, and the first of
+/// them sets their options.
+pub(crate) fn register(engine: &Engine, agent: &Agent) -> Result<(), Error> {
+    agent.lane_options.check()?;
+    for provider in agent.providers() {
+        if provider.batches().is_none() {
+            continue;
+        }
+        let workflow = lane_workflow(provider.name(), engine)?;
+        if engine.model_of(&workflow).is_none() {
+            let options = agent.lane_options.clone();
+            let served = LaneProvider { provider: Arc::clone(provider), options };
+            program::register(engine, workflow, served)?;
+        }
+    }
+    Ok(())
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tracing::Instrument as _;
 use windlass_engine::{EnqueuedReason, Turn, TurnError};
 use windlass_kernel::{
     Body, Decision, Draft, Error, Sha256Digest, Step as StepRow, StepKey, StepStatus, Wake,
@@ -21,6 +22,7 @@ use super::provider::{
 };
 use super::request::LlmRequest;
 use super::state::response_row;
+use super::telemetry;
 use super::transcript::Piece;
 use super::workflow::{ResponseAt, ResponseValue, Step};
 use crate::kit;
@@ -85,12 +87,19 @@ impl AgentProgram {
         row.status = StepStatus::Running;
         row.attempt = live.progress.attempts;
         row.input = Some(Body::of(&record)?);
+        if live.progress.batched.is_some() {
+            row.status = StepStatus::Waiting;
+            row.wait_for = Some("windlass.batch".into());
+        }
         let mut payload = json!({
             "continuation_id": row.step_key, "provider": request.provider, "model": request.model,
             "output_key": output_key, "request_bytes": record.bytes, "request_digest": record.digest,
             "request": provider.wire_format().summarise_request(&body),
             "request_ref": { "kind": "step_input", "step_key": row.step_key },
         });
+        if live.progress.batched.is_some() {
+            payload["lane"] = "batch".into();
+        }
         let events = LlmEvents::of(provider.event_family());
         let event = match live.progress.retried {
             None => events.suspended.clone(),
@@ -100,7 +109,9 @@ impl AgentProgram {
                 events.retried.clone()
             }
         };
+        let (bytes, digest) = (record.bytes, record.digest);
         draft.step(event, &payload, row.clone(), stamp)?;
+        self.join_lane(turn, draft, live, bytes, digest)?;
         live.rows.push(row);
         Ok(Flow::Continue)
     }
@@ -140,6 +151,9 @@ impl AgentProgram {
                 "the call llm:{number} has no row"
             ))));
         };
+        if self.live().progress.batched.is_some() {
+            return self.batched_call(turn, &provider, row).await;
+        }
         if interrupted && row.status == StepStatus::Running {
             // Another worker may have sent the request: it may be paid, and it is sent again.
             self.lost_attempt(turn, &provider, &mut row).await?;
@@ -172,9 +186,13 @@ impl AgentProgram {
         let begin = || streams.begin(turn.run.run_key, row.step_key.as_str(), sent.attempt);
         let streaming = sent.stream.then(begin);
         let sink = streaming.as_ref().map_or(&NoSink as &dyn TokenSink, |it| it);
-        let call = call_once(&*provider, &sent, &*env, timeout, sink);
+        let span = telemetry::chat(&turn.run, &self.agent.name, &*provider, &sent);
+        let call = call_once(&*provider, &sent, &*env, timeout, sink).instrument(span.clone());
         let called = drive(turn, call).await;
-        drop(streaming);
+        if let Ok(Driven::Done(called)) = &called {
+            telemetry::ended(&span, called);
+        }
+        drop((streaming, span));
         match called? {
             Driven::Cancelled => {
                 self.live_mut().rows.push(row);
@@ -229,7 +247,7 @@ impl AgentProgram {
         Ok(Ok(row))
     }
 
-    async fn llm_completed(
+    pub(super) async fn llm_completed(
         &mut self,
         turn: &mut Turn,
         provider: &Arc<dyn Provider>,
@@ -278,7 +296,7 @@ impl AgentProgram {
         let stamp = turn.stamp();
         let item_row = response_row(turn, draft, from, format, response.body.clone(), stamp.at)?;
         let info = info_of(response);
-        let payload = json!({
+        let mut payload = json!({
             "continuation_id": row.step_key, "attempt": row.attempt + 1, "usage": info.usage,
             "model": info.model, "stop_reason": info.stop_reason, "message_id": info.message_id,
             "request_id": info.request_id, "response_bytes": response.body.len(),
@@ -288,6 +306,10 @@ impl AgentProgram {
             "tool_uses": format.tool_uses(&response.body)?.len(),
             "response_ref": { "kind": "step_result", "step_key": item_row.step_key },
         });
+        if let Some(batched) = &live.progress.batched {
+            payload["lane"] = "batch".into();
+            payload["provider_batch_id"] = json!(batched.submitted);
+        }
         let result = json!({ "item": from, "usage": info.usage });
         (row.status, row.result) = (StepStatus::Completed, Some(Body::of(&result)?));
         row.attempt += 1;

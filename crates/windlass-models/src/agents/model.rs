@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_engine::{
-    Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun,
+    Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun, WeakEngine,
 };
 use windlass_kernel::{Error, ErrorCode, RunKey, WorkflowName};
 
@@ -20,6 +20,7 @@ use crate::workflow_ref::{Format, WorkflowRef};
 struct Agents {
     agent: Arc<Agent>,
     engine: EngineParts,
+    handle: WeakEngine,
     streams: Arc<Streams>,
 }
 
@@ -29,13 +30,14 @@ impl Model for Agents {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let program = AgentProgram::open(
+        let mut program = AgentProgram::open(
             &self.agent,
             &self.engine,
             &self.streams,
             opened.run(),
             opened.steps(),
         );
+        program.handle = Some(self.handle.clone());
         Ok(Box::new(program))
     }
 
@@ -84,7 +86,10 @@ pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Valu
     agent.resolve_loops()?;
     agent.check_budget(agent.budget.as_ref())?;
     let workflow = remote(engine, &agent.name)?;
-    let model = Agents { agent: Arc::new(agent), engine: engine.parts(), streams: Arc::default() };
+    super::lane::register(engine, &agent)?;
+    let (parts, handle) = (engine.parts(), engine.downgrade());
+    let streams = Arc::default();
+    let model = Agents { agent: Arc::new(agent), engine: parts, handle, streams };
     engine.register(workflow.name.clone(), Arc::new(model))?;
     Ok(workflow)
 }

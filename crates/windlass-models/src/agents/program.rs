@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Value, json};
-use windlass_engine::{Control, EngineParts, Program, Turn, TurnError};
+use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Run, Stamp, Step as StepRow, Wake,
+    Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Message, Run, Stamp, Step as StepRow,
+    Wake,
 };
 
 use super::accounts::check_price;
@@ -32,6 +33,10 @@ pub(crate) struct AgentProgram {
     pub(crate) engine: EngineParts,
     pub(crate) streams: Arc<Streams>,
     pub(crate) live: Option<Live>,
+    /// For the start of lanes.
+    pub(crate) handle: Option<WeakEngine>,
+    /// The message that the next commit about the current call consumes.
+    pub(crate) answered: Option<Message>,
     // The snapshot and the open steps of a run that is not loaded yet.
     first: Option<Body>,
     rows: Vec<StepRow>,
@@ -118,6 +123,8 @@ impl AgentProgram {
             engine: engine.clone(),
             streams: Arc::clone(streams),
             live: None,
+            handle: None,
+            answered: None,
             first: run.state.clone(),
             rows: rows.to_vec(),
         }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use windlass_kernel::BoxFuture;
 
+use super::batch::BatchProvider;
+
 /// A client of one provider of language models. Register it under its name with the program that calls it.
 ///
 /// A client sends the bytes of a request unchanged, apart from what it needs for streaming. It makes one
@@ -25,6 +27,11 @@ pub trait Provider: Send + Sync + 'static {
     /// The prefix of the ledger events about its calls.
     fn event_family(&self) -> EventFamily {
         EventFamily::Llm
+    }
+
+    /// Its batches, if calls can go into some. Default: none.
+    fn batches(&self) -> Option<&dyn BatchProvider> {
+        None
     }
 
     /// Sends a request and waits for the complete response. Parts that arrive earlier go to `sink`.

@@ -224,6 +224,8 @@ impl Drop for CallWatch {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn run() -> RunKey {
@@ -240,11 +242,11 @@ mod tests {
         assert!(streams.is_watched(run()));
         let parts = watch.current().unwrap();
         let text = |text: &str| Part::Text { text: text.into() };
-        assert_eq!(futures::executor::block_on(parts.from(0)), [text("a")]);
+        assert_eq!(parts.from(0).now_or_never().unwrap(), [text("a")]);
         call.part(StreamPart::Text("b"));
-        assert_eq!(futures::executor::block_on(parts.from(1)), [text("b")]);
+        assert_eq!(parts.from(1).now_or_never().unwrap(), [text("b")]);
         drop(call);
-        assert!(futures::executor::block_on(parts.from(2)).is_empty());
+        assert!(parts.from(2).now_or_never().unwrap().is_empty());
         assert!(watch.current().is_none());
         drop(watch);
         assert!(!streams.is_watched(run()));
@@ -271,7 +273,7 @@ mod tests {
         let text = "x".repeat(STREAM_BYTES_MAX / 2 - PART_BYTES);
         (0..3).for_each(|_| call.part(StreamPart::Text(&text)));
         assert!(call.parts.is_cut());
-        assert_eq!(futures::executor::block_on(call.parts.from(0)).len(), 2);
+        assert_eq!(call.parts.from(0).now_or_never().unwrap().len(), 2);
     }
 
     // The attempt that took over is not ended by the guard of the one before.

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 use windlass_engine::{Env, panic_text};
 use windlass_kernel::{BoxFuture, Sha256Digest};
 
@@ -206,7 +207,9 @@ impl ToolSet {
             return Ok(CallEnd::Output(ToolOutput::error(text)));
         };
         let timeout = tool.timeout();
-        let call = AssertUnwindSafe(tool.call(context, tool_use.input.clone())).catch_unwind();
+        let span = super::telemetry::tool(&context, &tool_use.name);
+        let call = AssertUnwindSafe(tool.call(context, tool_use.input.clone()));
+        let call = call.catch_unwind().instrument(span);
         match select(Box::pin(call), env.sleep(timeout)).await {
             Either::Left((Ok(called), _)) => called.map(CallEnd::Output),
             Either::Left((Err(panic), _)) => {

@@ -11,6 +11,7 @@ use windlass_engine::RecordChange;
 use windlass_kernel::Error;
 
 use super::document::Person;
+use super::others::{self, DOCUMENT_CREATE, DOCUMENT_TRANSITION};
 
 /// The built-in action that merges its payload into the content of the document.
 pub const DOCUMENT_UPDATE: &str = "document.update";
@@ -110,6 +111,8 @@ impl Actions {
     pub(crate) fn with_built_in() -> Self {
         let mut actions = Self::default();
         actions.add(DOCUMENT_UPDATE, Arc::new(update));
+        actions.add(DOCUMENT_CREATE, Arc::new(others::call));
+        actions.add(DOCUMENT_TRANSITION, Arc::new(others::call));
         actions
     }
 

@@ -58,7 +58,20 @@ impl Contracts {
         content: &Value,
         by: &Subject,
     ) -> Result<Document, Error> {
-        self.create_from(entity_type, id, content, None, by).await
+        self.create_from(entity_type, id, content, (None, None), by).await
+    }
+
+    /// Creates a document with a reason in its note.
+    pub(crate) async fn create_noted(
+        &self,
+        entity_type: &str,
+        id: &str,
+        content: &Value,
+        by: &Subject,
+        why: &str,
+    ) -> Result<Document, Error> {
+        check_reason(Some(why))?;
+        self.create_from(entity_type, id, content, (None, Some(why)), by).await
     }
 
     async fn create_from(
@@ -66,7 +79,7 @@ impl Contracts {
         entity_type: &str,
         id: &str,
         content: &Value,
-        amended_from: Option<AmendedFrom>,
+        (amended_from, why): (Option<AmendedFrom>, Option<&str>),
         by: &Subject,
     ) -> Result<Document, Error> {
         let record = document_id(entity_type, id)?;
@@ -96,7 +109,12 @@ impl Contracts {
             run: None,
             run_origin: 0,
             amended_from,
-            note: Note { who: person.id.clone(), what: "create".to_owned(), when: now, why: None },
+            note: Note {
+                who: person.id.clone(),
+                what: "create".to_owned(),
+                when: now,
+                why: why.map(str::to_owned),
+            },
         };
         self.allow(&person, "create", &row)?;
         let workflow = workflow_of(entity_type)?;
@@ -208,7 +226,8 @@ impl Contracts {
         }
         self.allow(&Person::of(by), "amend", &found.row)?;
         let from = AmendedFrom { id: id.to_owned(), version: found.row.version };
-        self.create_from(entity_type, new_id, &found.row.content, Some(from), by).await
+        let why = (Some(from), None);
+        self.create_from(entity_type, new_id, &found.row.content, why, by).await
     }
 
     /// A content version of a document.

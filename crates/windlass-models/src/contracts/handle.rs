@@ -13,6 +13,7 @@ use super::actions::{Action, Actions};
 use super::description::DESCRIPTION;
 use super::error::invalid;
 use super::names::{DIRECTORY, PEOPLE, SETTINGS, STEPS_MAX, workflow_of};
+use super::others::Others;
 use super::policy::{AllowAll, Policy};
 use super::program::DocumentProgram;
 use super::shared::Shared;
@@ -188,6 +189,7 @@ impl ContractsBuilder {
         for head in contracts.types().await? {
             contracts.serve(&head.entity_type)?;
         }
+        Others::serve(engine, &contracts.shared)?;
         if engine.options().shared {
             contracts.reload_types();
         }

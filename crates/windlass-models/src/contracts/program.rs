@@ -169,6 +169,11 @@ impl DocumentProgram {
         self.snapshot.origin
     }
 
+    /// The version of the document that the last commit has seen.
+    pub(crate) fn seen_version(&self) -> u64 {
+        self.snapshot.seen_version
+    }
+
     pub(crate) fn state(&self) -> &State {
         &self.snapshot.state
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use windlass_contracts::approvers::{self, APPROVER_NONE, APPROVER_UNKNOWN, Directory, Resolution};
 use windlass_contracts::codes::WORKFLOW_STEP_LIMIT;
 use windlass_contracts::diagnostic::Diagnostic;
+use windlass_contracts::document::changes;
 use windlass_contracts::dsl::Scope;
 use windlass_contracts::ids;
 use windlass_contracts::tokens::{
@@ -32,6 +33,11 @@ use super::policy::NodePolicy;
 use super::program::{DocumentProgram, View};
 use super::waits::Ending;
 use crate::effects::Effect;
+
+/// The largest changes that an amendment step holds, in bytes of JSON.
+const CHANGES_BYTES_MAX: usize = 16 * 1024;
+/// The most names of changed fields that it holds instead.
+const CHANGED_NAMES_MAX: usize = 100;
 
 /// The effect of a node that calls a URL. Its input is a [`WebhookInput`].
 pub const WEBHOOK_EFFECT: &str = "contracts.webhook";
@@ -315,7 +321,10 @@ impl Worker<'_> {
         let mut ignored = None;
         let mut first = true;
         while let Some(input) = self.queue.pop_front() {
-            let decision = self.decide(&input)?;
+            let mut decision = self.decide(&input)?;
+            if input == Input::DocumentChanged {
+                self.note_changes(&mut decision.steps).await?;
+            }
             if std::mem::take(&mut first) {
                 ignored = decision.ignored;
             }
@@ -326,6 +335,32 @@ impl Worker<'_> {
             }
         }
         Ok(ignored)
+    }
+
+    /// Adds the changed fields to the step that sends the document to its amended state. Large changes are named
+    /// without their values.
+    async fn note_changes(&self, steps: &mut [StepRow]) -> Result<(), Stop> {
+        let amended = self.view.contract.contract.amended.as_deref().map(ids::state);
+        let ended = |row: &&mut StepRow| {
+            Some(&row.node) == amended.as_ref() && row.status == RowStatus::Completed
+        };
+        let Some(step) = steps.iter_mut().find(ended) else { return Ok(()) };
+        let (row, seen) = (&self.work.row, self.program.seen_version());
+        let shared = &self.program.shared;
+        let before =
+            shared.document_version(&self.namespace, &row.entity_type, &row.id, seen).await;
+        let before = before.map_err(|error| Stop::of(&error))?;
+        let fields = changes(&before.content, &row.content);
+        let mut noted = json!({"from": seen, "to": row.version, "fields": fields});
+        if noted.to_string().len() > CHANGES_BYTES_MAX {
+            let names: Vec<&String> = fields.keys().take(CHANGED_NAMES_MAX).collect();
+            noted = json!({"from": seen, "to": row.version, "names": names});
+        }
+        match &mut step.output {
+            Value::Object(output) => drop(output.insert("changes".to_owned(), noted)),
+            output => *output = json!({ "changes": noted }),
+        }
+        Ok(())
     }
 
     fn decide(&self, input: &Input) -> Result<Decision, Stop> {

@@ -424,6 +424,7 @@ impl RelayProgram {
         let errors = self.errors_with(turn, attempt, name, message);
         let (name, message) = (name.to_owned(), message.to_owned());
         let verdict = Verdict::Dead { name, message, errors };
+        self.withdraw_request(turn, draft)?;
         record::write(self, turn, draft, &verdict, attempt, self.json)?;
         record::count(turn.metrics(), &verdict);
         Ok(())

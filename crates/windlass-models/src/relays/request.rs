@@ -3,10 +3,11 @@
 //! The row of the waiting step has the question as its input. The request itself is a step of its own, as in
 //! every model. A retried run finds the question without a request of its own, and asks again.
 
+use serde_json::json;
 use windlass_engine::explain::{self, StepContext};
-use windlass_engine::{RequestRef, Turn, TurnError, Why};
+use windlass_engine::{RequestRef, Turn, TurnError, Why, events};
 use windlass_kernel::request::Request;
-use windlass_kernel::{Error, Step, StepKey, StepStatus, Wake};
+use windlass_kernel::{Draft, Error, Step, StepKey, StepStatus, Wake};
 
 use super::outcome::{RelayError, StepOutcome};
 use super::program::{Open, RelayProgram};
@@ -106,6 +107,21 @@ impl RelayProgram {
         (self.open.asks, self.open.asked, self.open.wait_for) = (None, None, None);
         self.open.outcome = Some(closed.outcome);
         Ok(true)
+    }
+
+    /// Takes an open request back in the commit that gives the run up. A retry asks again.
+    pub(super) fn withdraw_request(&self, turn: &mut Turn, draft: &mut Draft) -> Result<(), Error> {
+        let Some(mut row) = self.open.asked.clone() else { return Ok(()) };
+        let Some(request) = RequestRef::of(&row).map(|request| request.request) else {
+            return Ok(());
+        };
+        let stamp = turn.stamp();
+        row.status = StepStatus::Cancelled;
+        row.updated_at = stamp.at;
+        let payload = json!({ "key": row.step_key, "request": request, "cancelled": true });
+        draft.step(events::REQUEST_CLOSED, &payload, row, stamp)?;
+        draft.enqueue(turn.withdraw_request(&request, stamp.at)?);
+        Ok(())
     }
 
     // The commit that opens the request also gives the turn back.

@@ -123,6 +123,20 @@ async fn people_read_their_inbox_and_decide(kind: Kind) {
         let answer = call(&server, key, Method::GET, &path, None).await;
         assert_eq!((answer.0, answer.1["code"].as_str()), (404, Some("REQUEST_NOT_FOUND")));
     }
+    // Another tenant cannot act on it either, not even an operator.
+    let their_operator = keys.of_person("tenant", &Scope::ALL, "ann:cfo", None).await;
+    for (action, body) in [
+        ("decide", json!({ "choice": "approve" })),
+        ("delegate", json!({ "to": "bob", "until": "2100-01-01T00:00:00Z" })),
+        ("comment", json!({ "text": "hm" })),
+        ("withdraw", json!({})),
+    ] {
+        for key in [&other, &their_operator] {
+            let answer = call(&server, key, Method::POST, &post(action), Some(body.clone())).await;
+            let code = answer.1["code"].as_str();
+            assert_eq!((answer.0, code), (404, Some("REQUEST_NOT_FOUND")), "{action}");
+        }
+    }
     let yes = json!({ "choice": "approve", "comment": "ok" });
     let (status, _) =
         call(&server, &ann, Method::POST, &post("comment"), Some(json!({ "text": "hm" }))).await;

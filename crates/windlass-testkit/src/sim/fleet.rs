@@ -591,9 +591,7 @@ impl Fleet {
             let store = self.faulty.inner();
             let runs = self.checker.runs(store);
             let moving: Vec<_> = runs.iter().filter(|run| !run.status.is_ended()).collect();
-            // Closed requests are deleted after months.
-            let tasks = self.checker.tasks(store, None);
-            let tasks = tasks.iter().filter(|task| task.name.as_str() != "forget-request").count();
+            let tasks = self.checker.open_tasks(store).len();
             let waiting = views(orders).iter().filter(|view| view.ended.is_none()).count()
                 + self.relay_orders().iter().filter(|order| order.ended.is_none()).count();
             if moving.is_empty() && tasks == 0 && waiting == 0 {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use windlass_kernel::{BoxFuture, Error};
 use windlass_models::agents::{
-    EventFamily, Provider, ProviderError, ProviderErrorKind, ProviderRequest, ProviderResponse,
-    TokenSink, Usage, WireFormat,
+    BatchProvider, EventFamily, Provider, ProviderError, ProviderErrorKind, ProviderRequest,
+    ProviderResponse, TokenSink, Usage, WireFormat,
 };
 
 use super::assemble::{Assembly, Progress};
@@ -214,6 +214,10 @@ impl Provider for AnthropicClient {
 
     fn event_family(&self) -> EventFamily {
         EventFamily::Anthropic
+    }
+
+    fn batches(&self) -> Option<&dyn BatchProvider> {
+        Some(self)
     }
 
     fn call<'a>(

@@ -6,6 +6,7 @@
 mod anthropic;
 mod lines;
 mod openai;
+mod provider;
 
 use std::collections::BTreeMap;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use windlass_engine::Callees;
 use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey};
 use windlass_models::agents::{
-    EventFamily, Provider, ProviderError, ProviderErrorKind as Kind, ProviderRequest,
-    ProviderResponse, RateLimit, RateLimits, TokenSink, WireFormat,
+    BatchProvider, EventFamily, Provider, ProviderError, ProviderErrorKind as Kind,
+    ProviderRequest, ProviderResponse, RateLimit, RateLimits, TokenSink, WireFormat,
 };
 
 use super::ApiKey;
@@ -219,6 +219,10 @@ impl Provider for LimitedProvider {
 
     fn event_family(&self) -> EventFamily {
         self.provider.event_family()
+    }
+
+    fn batches(&self) -> Option<&dyn BatchProvider> {
+        self.provider.batches()
     }
 
     fn call<'a>(

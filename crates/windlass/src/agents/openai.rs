@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use windlass_kernel::{BoxFuture, Error};
 use windlass_models::agents::{
-    EventFamily, Provider, ProviderError, ProviderRequest, ProviderResponse, StreamPart, TokenSink,
-    Usage, WireFormat,
+    BatchProvider, EventFamily, Provider, ProviderError, ProviderRequest, ProviderResponse,
+    StreamPart, TokenSink, Usage, WireFormat,
 };
 
 use super::anthropic::{ended_early, is_stream, with_stream};
@@ -353,6 +353,10 @@ impl Provider for OpenaiClient {
 
     fn event_family(&self) -> EventFamily {
         EventFamily::Openai
+    }
+
+    fn batches(&self) -> Option<&dyn BatchProvider> {
+        Some(self)
     }
 
     fn call<'a>(

@@ -415,6 +415,14 @@ async fn case_32_an_edit_voids_the_decisions(h: Arc<Harness>) {
     until_state(&contracts, "i", "amended").await;
     let closed = contracts.approval(&first.id).await.unwrap();
     assert_eq!(closed.status, ApprovalStatus::Withdrawn);
+    // The step that amends holds the difference.
+    let run = contracts.run(TYPE, "i").await.unwrap();
+    let loaded = contracts.engine().store().load(vec![run.run_key]).await.unwrap();
+    let results = loaded[0].steps.iter().filter_map(|step| step.result.as_ref());
+    let rows: Vec<Value> = results.map(|body| body.read().unwrap()).collect();
+    let amended = rows.iter().find(|row| row["node"] == "sys:state:amended").unwrap();
+    let total = &amended["output"]["changes"]["fields"]["total"];
+    assert_eq!(total, &json!({"from": 10, "to": 99}), "{amended}");
     contracts.act(TYPE, "i", "submit", &person("rita"), None).await.unwrap();
     let second = open_request(&contracts, "i", 3).await;
     // A stale tab names the content of the first version.

@@ -33,6 +33,7 @@ on_every_store!(
     chains_ask_one_stage_after_the_other,
     mails_go_to_the_addresses_of_people,
     stuck_documents_are_found_and_advance_again,
+    an_action_creates_and_submits_another_document,
 );
 
 /// The contract for invoices without obligations, with context variables.
@@ -452,4 +453,29 @@ async fn stuck_documents_are_found_and_advance_again(h: Arc<Harness>) {
     let again = again.iter().find(|one| one.id != request.id).unwrap();
     approve(&contracts, again, "ned").await.unwrap();
     until_state(&contracts, "n", "active").await;
+}
+
+async fn an_action_creates_and_submits_another_document(h: Arc<Harness>) {
+    let (_engine, contracts) = open_free(&h).await;
+    let action = |name: &str, action_type: &str, payload: Value| {
+        let mutation =
+            json!({"actionType": action_type, "payloadTemplate": payload, "runAs": "system"});
+        node(name, "action", json!({"mutation": mutation}))
+    };
+    let call = json!({"type": "'invoice'", "id": "entity.note", "action": "'submit'"});
+    let nodes = json!([action("send", "document.transition", call)]);
+    let patch = slot(nodes, json!([]));
+    publish(&contracts, patch).await;
+    // The other document stands still until the first one calls its action.
+    contracts.create(TYPE, "other", &invoice(5), &person("rita")).await.unwrap();
+    let mut content = invoice(10);
+    content["note"] = json!("other");
+    submitted_as(&contracts, "caller", &content).await;
+    until_state(&contracts, "caller", "active").await;
+    until("the other document is submitted", || async {
+        document(&contracts, "other").await.row.state != "draft"
+    })
+    .await;
+    let requester = document(&contracts, "other").await.row.requester;
+    assert_eq!(requester, "system");
 }

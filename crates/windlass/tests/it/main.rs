@@ -3,7 +3,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod agent_batches;
 mod agent_budgets;
+mod agent_lane_crashes;
 mod agent_loops;
 mod agents;
 mod agents_cost;

@@ -12,6 +12,7 @@ on_every_store!(
     writers_without_an_expectation_all_succeed,
     records_are_found_by_terms_page_by_page,
     bad_input_is_refused_and_writes_nothing,
+    a_page_shows_the_records_beside_one_of_another_type,
 );
 
 async fn echo(_: Ctx, text: String) -> Result<String> {
@@ -121,4 +122,21 @@ async fn bad_input_is_refused_and_writes_nothing(h: Arc<Harness>) {
     }
     assert!(carts.all().page(10).await.unwrap().is_empty());
     assert_eq!(reserved.get("c").await.unwrap(), None, "reading is allowed");
+}
+
+async fn a_page_shows_the_records_beside_one_of_another_type(h: Arc<Harness>) {
+    let engine = engine_with_a_run(&h).await;
+    let carts = engine.records::<u32>("carts");
+    for (id, value) in [("a", 1), ("c", 3)] {
+        carts.put(id, &value).send().await.unwrap();
+    }
+    engine.records::<String>("carts").put("b", &"two".to_owned()).send().await.unwrap();
+    let error = carts.all().page(10).await.unwrap_err();
+    assert!(error.message().contains("carts/b"), "{error}");
+    let page = carts.all().page_of_any(10).await.unwrap();
+    let shown: Vec<String> = page
+        .into_iter()
+        .map(|found| found.map_or_else(|e| e.code().to_string(), |found| found.value.to_string()))
+        .collect();
+    assert_eq!(shown, ["1", "INVALID_BODY", "3"]);
 }

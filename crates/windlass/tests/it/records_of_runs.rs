@@ -8,7 +8,7 @@ use windlass::kernel::{
     Body, Commit, Draft, EventId, NewRun, OnExisting, Op, Query, RunId, RunKey, Stamp,
 };
 use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
-use windlass::{Ctx, Engine, ErrorCode, Expect, RecordChange, Result, RunStatus, StepTx};
+use windlass::{Ctx, Engine, ErrorCode, Expect, Limits, RecordChange, Result, RunStatus, StepTx};
 
 use crate::harness::{Harness, on_every_store};
 
@@ -20,6 +20,7 @@ on_every_store!(
     a_step_changes_many_records_or_none,
     a_relay_writes_a_record_with_its_outcome,
     bad_changes_are_refused_before_anything_is_written,
+    the_records_of_a_commit_have_a_limit,
     kept_versions_are_sealed_by_their_run,
     a_changed_or_missing_version_is_found,
 );
@@ -279,4 +280,30 @@ async fn a_changed_or_missing_version_is_found(h: Arc<Harness>) {
     );
     // The store of the harness is verified at its end.
     drop(h.engine().await.workflow("order", echo).unwrap().start("a".into()).await.unwrap());
+}
+
+async fn the_records_of_a_commit_have_a_limit(h: Arc<Harness>) {
+    let limits = Limits { records_bytes_per_commit_max: 1_000, ..Limits::DEFAULT };
+    let engine = h.engine_with_limits(limits).await;
+    let orders = engine.workflow("order", echo).unwrap();
+    let text = "x".repeat(600);
+    let two = orders.start("a".into()).id("a");
+    let two = two.put_record("carts", "a", &text, Expect::Absent);
+    let error = two.put_record("carts", "b", &text, Expect::Absent).await.unwrap_err();
+    assert_eq!(error.code(), "INVALID_SIZE", "{error}");
+    assert_eq!(orders.get("a").await.err().unwrap().code(), "RUN_NOT_FOUND");
+    let both = async |ctx: Ctx, (): ()| -> Result<()> {
+        let write = async |tx: StepTx| {
+            tx.put_record("carts", "a", "small", Expect::Absent)?;
+            let large = tx.put_record("carts", "b", &"x".repeat(1_000), Expect::Absent);
+            assert_eq!(large.unwrap_err().code(), "INVALID_SIZE");
+            Ok(())
+        };
+        Ok(ctx.step_tx("write", write).await?)
+    };
+    let flow = engine.workflow("both", both).unwrap();
+    flow.start(()).await.unwrap().result().await.unwrap();
+    let carts = engine.records::<String>("carts");
+    assert_eq!(carts.get("a").await.unwrap().unwrap().value, "small");
+    assert!(carts.get("b").await.unwrap().is_none());
 }

@@ -10,8 +10,8 @@ use windlass::admin::Options;
 use windlass::kernel::{Body, BoxFuture, Subject};
 use windlass::model::{TaskHandler, TaskResult};
 use windlass::requests::{
-    Decider, DueAction, InboxOrder, InboxQuery, NewDecision, Quorum, RecordRef, Request,
-    RequestOutcome, RequestState, RequestStatus,
+    Decider, Directory, DueAction, InboxOrder, InboxQuery, NewDecision, Quorum, RecordRef,
+    Rejection, Request, RequestOutcome, RequestState, RequestStatus,
 };
 use windlass::{Ctx, Engine, ErrorCode, Result};
 
@@ -26,6 +26,7 @@ on_every_store!(
     a_request_that_lost_a_race_is_withdrawn,
     many_people_decide_at_once_and_each_counts_once,
     bad_requests_are_errors_that_the_code_can_catch,
+    a_directory_says_who_can_decide,
     a_forged_message_decides_nothing,
     inboxes_are_paged_by_age_and_by_due_time,
     closed_requests_are_deleted_some_time_after_the_end_of_the_run,
@@ -276,7 +277,7 @@ async fn many_people_decide_at_once_and_each_counts_once(h: Arc<Harness>) {
 
 async fn catches(ctx: Ctx, request: Request) -> Result<String> {
     let error = ctx.request("ask", request).await.unwrap_err();
-    Ok(format!("{} {}", error.code, error.message))
+    Ok(format!("{} {} {}", error.code, error.name, error.message))
 }
 
 async fn bad_requests_are_errors_that_the_code_can_catch(h: Arc<Harness>) {
@@ -433,4 +434,49 @@ async fn webhooks_tell_when_a_request_opens_is_due_and_closes(h: Arc<Harness>) {
         assert_eq!(input["data"]["labels"]["amount"], "7");
         assert!(!input.to_string().contains("secret"), "{input}");
     }
+}
+
+struct Staff;
+
+impl Directory for Staff {
+    fn members(&self, role: &str) -> Option<Vec<String>> {
+        let members: &[&str] = match role {
+            "cfo" => &["ann", "bob", "cy"],
+            _ => &[],
+        };
+        Some(members.iter().map(|member| (*member).to_owned()).collect())
+    }
+
+    fn has_person(&self, id: &str) -> Option<bool> {
+        Some(["ann", "bob", "cy"].contains(&id))
+    }
+}
+
+async fn a_directory_says_who_can_decide(h: Arc<Harness>) {
+    let set = |options| Options { directory: Some(Arc::new(Staff)), ..options };
+    let engine = h.engine_with(set).await;
+    let flow = engine.workflow("catches", catches).unwrap();
+    for (id, request) in [
+        ("nobody has it", Request::to("role:ceo")),
+        ("no such person", Request::to("zoe")),
+        ("only the requester", Request::to("ann").requester("ann")),
+    ] {
+        let text = flow.start(request).id(id.replace(' ', "-")).await.unwrap();
+        let text = text.result().await.unwrap();
+        assert!(text.starts_with("REQUEST_FAILED ASSIGNEE_UNKNOWN "), "{id}: {text}");
+    }
+    let open = InboxQuery::Status(RequestStatus::Open);
+    let page = engine.requests().inbox(&open, InboxOrder::Opened, None, 10).await.unwrap();
+    assert!(page.requests.is_empty());
+
+    // Of three people one is excluded, so two thirds of the rest are two; a rejection makes that impossible.
+    let flow = engine.workflow("ask", ask).unwrap();
+    let request = Request::to("role:cfo").requester("cy").quorum(Quorum::Percent(67));
+    let run = flow.start(request.rejection(Rejection::Unreachable)).id("one").await.unwrap();
+    let state = opened(&engine, 1).await.remove(0);
+    assert_eq!((state.quorum, state.people), (2, Some(2)));
+    let requests = engine.requests();
+    requests.decide(&state.id, &who("ann:cfo"), &NewDecision::approve()).await.unwrap();
+    requests.decide(&state.id, &who("bob:cfo"), &NewDecision::reject()).await.unwrap();
+    assert_eq!(run.result().await.unwrap().status, RequestStatus::Rejected);
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use windlass::admin::transfer::{Imported, Importer, RunExport};
 use windlass::admin::{Archive, FileArchive, Options, Retention};
+use windlass::kernel::kept::{load_kept, load_kept_tree};
+use windlass::kernel::verify::{Anchor, verify_store};
 use windlass::kernel::{
     BoxFuture, Commit, CommitError, CommitResults, ErrorCode, ErrorKind, Query, RunGuard,
 };
@@ -126,7 +128,35 @@ async fn the_ledger_stays_if_asked(h: Arc<Harness>) {
     a_second_later(&engine).await;
     assert_eq!(engine.admin().sweep().await.unwrap().trees, 1);
     assert!(!is_there(&engine, run.run_key()).await);
-    assert_eq!(engine.admin().store().list(events).await.unwrap(), before);
+    let store = engine.admin().store();
+    assert_eq!(store.list(events).await.unwrap(), before);
+
+    // The ledger can be read by run and by root, and verified.
+    let namespace = windlass::kernel::Namespace::default_namespace();
+    let kept = load_kept(&**store, &namespace, run.run_key()).await.unwrap().expect("it is kept");
+    assert_eq!((kept.ledger.id.as_str(), kept.ledger.status.as_str()), ("a", "complete"));
+    assert_eq!(before.events().unwrap(), kept.events);
+    let tree = load_kept_tree(&**store, &namespace, run.run_key()).await.unwrap();
+    let parents: Vec<_> = tree.iter().map(|kept| kept.ledger.parent).collect();
+    assert_eq!(parents, [None, Some(run.run_key())], "the child's ledger is kept too");
+    let last = kept.events.last().unwrap();
+    let anchor = |hash| Anchor { run_key: run.run_key(), next_ordinal: last.ordinal + 1, hash };
+    let report = verify_store(&**store, &[anchor(last.hash)]).await.unwrap();
+    assert!(report.is_clean(), "{:?}", report.flaws);
+    assert_eq!(report.kept_ledgers, 2);
+    let other = windlass::kernel::Sha256Digest::of(b"x");
+    let report = verify_store(&**store, &[anchor(other)]).await.unwrap();
+    assert_eq!(report.flaws.len(), 1, "{:?}", report.flaws);
+
+    // A changed event, a missing one and another identity are found.
+    let mut changed = kept.events.clone();
+    changed[1].payload = "{}".into();
+    assert_eq!(kept.ledger.verify(&changed).unwrap_err().0, 1);
+    let short = &kept.events[..kept.events.len() - 1];
+    assert_eq!(kept.ledger.verify(short).unwrap_err().0, last.ordinal);
+    let mut renamed = kept.ledger.clone();
+    renamed.id = "b".into();
+    assert_eq!(renamed.verify(&kept.events).unwrap_err().0, 0);
     leave_one(&engine).await;
 }
 

@@ -239,7 +239,7 @@ impl Follower {
         }
         let loaded = engine.store().load_with(vec![run.run_key], LoadSteps::Open).await?;
         let steps = loaded.into_iter().flat_map(|loaded| loaded.steps);
-        let mut calls = steps.filter(|step| step.kind.as_str() == "llm");
+        let mut calls = steps.filter(|step| step.kind == agents::LLM);
         let running = calls.find(|step| step.status == StepStatus::Running);
         let Some(step) = running.filter(|step| self.elsewhere.as_ref() != Some(&step.step_key))
         else {

@@ -1,0 +1,128 @@
+//! What a provider of language models must do so that calls can go into its batches.
+
+use bytes::Bytes;
+use windlass_kernel::{BoxFuture, Timestamp};
+
+use super::provider::{ProviderError, ProviderResponse};
+
+/// The batches of a provider. A client makes one attempt of each call; the lane decides about the next one.
+pub trait BatchProvider: Send + Sync {
+    /// What the provider accepts.
+    fn limits(&self) -> BatchLimits;
+
+    /// Creates a batch. `intent` names it: a provider with marks keeps the name, so that the batch can be found
+    /// when this answer is lost.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`]. After one whose kind may be paid there may be a batch.
+    fn create<'a>(
+        &'a self,
+        intent: &'a str,
+        members: Vec<BatchMember>,
+    ) -> BoxFuture<'a, Result<BatchView, ProviderError>>;
+
+    /// Reads a batch.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`]; status 404 if the provider has no such batch.
+    fn read<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>>;
+
+    /// The batches that were created since a time, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`].
+    fn since(&self, since: Timestamp) -> BoxFuture<'_, Result<Vec<BatchView>, ProviderError>>;
+
+    /// Cancels a batch. Members that are under way may still finish, and then they are charged.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`].
+    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>>;
+
+    /// The results of a batch that has ended.
+    fn results<'a>(&'a self, batch: &'a BatchView) -> Box<dyn BatchResults + 'a>;
+}
+
+/// The results of a batch, one after the other, in any order.
+pub trait BatchResults: Send {
+    /// The next result, or none at their end.
+    ///
+    /// # Errors
+    ///
+    /// The reading ends before all results came: read again from the start.
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<BatchLine>, ProviderError>>;
+}
+
+/// What a provider accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimits {
+    /// The most members of a batch.
+    pub members_max: usize,
+    /// The most bytes of a batch.
+    pub bytes_max: usize,
+    /// Whether all members must name the same model.
+    pub one_model: bool,
+    /// Whether a batch keeps the name of its intent.
+    pub marks: bool,
+}
+
+/// A request of a batch.
+#[derive(Clone, Debug)]
+pub struct BatchMember {
+    /// Names the request within the batch.
+    pub custom_id: String,
+    /// The body, as for a live call.
+    pub body: Bytes,
+}
+
+/// A batch as its provider shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchView {
+    /// The provider's id.
+    pub id: String,
+    /// The provider's name for its state.
+    pub state: String,
+    /// Whether nothing changes any more.
+    pub ended: bool,
+    /// Why the provider refused the batch as a whole.
+    pub refused: Option<String>,
+    /// How many members it has.
+    pub total: u64,
+    /// How many of them have no end yet.
+    pub processing: u64,
+    /// The name of its intent, if the provider keeps one.
+    pub intent: Option<String>,
+    /// Where its results are.
+    pub results: Vec<String>,
+}
+
+/// A line of results.
+#[derive(Debug)]
+pub enum BatchLine {
+    /// A result.
+    Member {
+        /// The name that the request was sent under.
+        custom_id: String,
+        /// How it ended.
+        end: BatchEnd,
+    },
+    /// A line that cannot be read.
+    Bad,
+}
+
+/// How a member of a batch ended. Only the first kind is charged.
+#[derive(Debug)]
+pub enum BatchEnd {
+    /// With a message.
+    Succeeded(Box<ProviderResponse>),
+    /// With an error.
+    Errored(ProviderError),
+    /// It was cancelled.
+    Cancelled,
+    /// It was not sent to the model in time.
+    Expired,
+}

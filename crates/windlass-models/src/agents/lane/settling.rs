@@ -1,0 +1,616 @@
+//! A batch from its intent to its end: created, found again, read, and its results handed to the members.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass_engine::{RecordChange, Turn, TurnError};
+use windlass_kernel::{
+    Body, Draft, Error, Expect, MessageId, MessageKind, MessageName, NewMessage, StepStatus,
+    Timestamp,
+};
+
+use super::filling::index_of;
+use super::program::{COMPLETED, FAILED, LaneProgram, RETRIED, SUBMITTED};
+use super::state::{Answer, InFlight, Join, MESSAGE, Phase, Told, What};
+use super::view::{self, BATCHES, BatchInfo};
+use crate::agents::batch::{BatchEnd, BatchLine, BatchView};
+use crate::agents::provider::{ProviderError, ProviderErrorKind as Kind, ProviderResponse};
+
+/// How many messages, and how many bytes of answers, one commit sends.
+const MESSAGES_MAX: usize = 200;
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// The clock of a provider may be behind the store's by this.
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// How long a provider that names no time is left alone after it refused a call.
+const CLOSED_FOR: Duration = Duration::from_secs(5);
+const SPEND_CLOSED_FOR: Duration = Duration::from_secs(60 * 60);
+/// How often a provider may refuse a batch for now before its members fail.
+const CREATES_MAX: u32 = 50;
+
+/// What the next commit about a batch changes.
+struct Change {
+    batch: InFlight,
+    event: Option<(windlass_kernel::EventType, Value)>,
+    closed_until: Option<Timestamp>,
+    view: Option<BatchView>,
+}
+
+impl Change {
+    fn of(batch: InFlight) -> Self {
+        Self { batch, event: None, closed_until: None, view: None }
+    }
+}
+
+impl LaneProgram {
+    /// Takes the next step of a batch.
+    pub(super) async fn advance_batch(
+        &mut self,
+        turn: &mut Turn,
+        index: usize,
+    ) -> Result<(), TurnError> {
+        let batch = self.state.in_flight[index].clone();
+        match batch.phase.clone() {
+            Phase::Refused if batch.cancel => self.give_up(turn, batch, "cancelled", false).await,
+            Phase::Refused => self.create(turn, batch).await,
+            Phase::Intended => self.find(turn, batch).await,
+            Phase::Created { told: false, .. } => self.tell_members(turn, batch).await,
+            Phase::Created { .. } => self.look(turn, batch).await,
+        }
+    }
+
+    // Writes the intent of an attempt, then makes it.
+    async fn create(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
+        let members = self.members_of(&batch)?;
+        let requests = self.requests(&batch, &members).await.map_err(TurnError::Store)?;
+        if requests.is_empty() {
+            return self.give_up(turn, batch, "every member has left", false).await;
+        }
+        let now = turn.now();
+        batch.creates += 1;
+        (batch.phase, batch.since, batch.next) = (Phase::Intended, now, now);
+        batch.sent = requests.len() as u64;
+        let intent = batch.intent.clone();
+        self.write(turn, Change::of(batch.clone())).await?;
+        match self.provider()?.create(&intent, requests).await {
+            Ok(view) => self.created(turn, batch, view, false).await,
+            Err(error) => self.create_failed(turn, batch, error).await,
+        }
+    }
+
+    async fn created(
+        &mut self,
+        turn: &mut Turn,
+        mut batch: InFlight,
+        view: BatchView,
+        recovered: bool,
+    ) -> Result<(), TurnError> {
+        let provisional = recovered && view.intent.is_none();
+        let payload = json!({
+            "step": super::filling::batch_key(batch.number), "intent": batch.intent, "members": batch.sent,
+            "provider": self.input.provider, "provider_batch_id": view.id, "recovered": recovered,
+            "provisional": provisional,
+        });
+        batch.phase = Phase::Created { id: view.id.clone(), provisional, told: false };
+        (batch.next, batch.polls) = (turn.now(), 0);
+        let event = Some((SUBMITTED, payload));
+        self.write(turn, Change { event, view: Some(view), ..Change::of(batch) }).await
+    }
+
+    async fn create_failed(
+        &mut self,
+        turn: &mut Turn,
+        mut batch: InFlight,
+        error: ProviderError,
+    ) -> Result<(), TurnError> {
+        let now = turn.now();
+        let mut closed_until = None;
+        if error.kind().may_be_paid() {
+            // It may exist. The next step looks for it.
+            batch.next = now;
+        } else if error.kind() == Kind::Invalid || batch.creates >= CREATES_MAX {
+            batch.phase = Phase::Refused;
+            let why = error.to_string();
+            return self.give_up(turn, batch, &why, false).await;
+        } else {
+            let wait = match error.kind() {
+                Kind::SpendLimitReached => SPEND_CLOSED_FOR,
+                _ => error.retry_after().unwrap_or(CLOSED_FOR),
+            };
+            closed_until = Some(now.plus(wait));
+            (batch.phase, batch.next) = (Phase::Refused, now.plus(wait));
+        }
+        let payload = json!({
+            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
+            "attempt": batch.creates, "kind": error.kind().as_str(), "status": error.status(),
+            "possibly_paid": error.kind().may_be_paid(),
+        });
+        let event = Some((RETRIED, payload));
+        self.write(turn, Change { event, closed_until, ..Change::of(batch) }).await
+    }
+
+    // The creation has an unknown outcome: looks for the batch at the provider.
+    async fn find(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
+        let now = turn.now();
+        let marks = self.provider()?.limits().marks;
+        let listed = self.provider()?.since(batch.since.minus(CLOCK_SKEW)).await;
+        let found = match listed {
+            Ok(listed) => self.choose(turn, &batch, listed, marks).await?,
+            Err(error) => {
+                tracing::warn!(%error, intent = %batch.intent, "failed to list the batches of a provider");
+                batch.next = now.plus(self.served.options.poll_min);
+                return self.write(turn, Change::of(batch)).await;
+            }
+        };
+        if let Some(view) = found {
+            return self.created(turn, batch, view, true).await;
+        }
+        let over = batch.since.plus(self.served.options.grace);
+        if now < over {
+            batch.next = now.plus(self.served.options.poll_min).min(over);
+            return self.write(turn, Change::of(batch)).await;
+        }
+        // It never arrived, or nobody can tell: it is sent again.
+        let payload = json!({
+            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
+            "attempt": batch.creates, "not_found": true, "possibly_paid": !marks,
+        });
+        (batch.phase, batch.next) = (Phase::Refused, now);
+        let event = Some((RETRIED, payload));
+        self.write(turn, Change { event, ..Change::of(batch) }).await
+    }
+
+    // With marks exactly ours; else the oldest batch of this size that nobody else of this store has.
+    async fn choose(
+        &self,
+        turn: &Turn,
+        batch: &InFlight,
+        listed: Vec<BatchView>,
+        marks: bool,
+    ) -> Result<Option<BatchView>, TurnError> {
+        if marks {
+            let ours = |view: &BatchView| view.intent.as_deref() == Some(batch.intent.as_str());
+            return Ok(listed.into_iter().find(ours));
+        }
+        let store = &*self.engine.store;
+        for view in listed.into_iter().rev() {
+            let fits = view.total == batch.sent && !batch.foreign.contains(&view.id);
+            if fits {
+                let known = view::is_known(store, &turn.run.namespace, &view.id).await;
+                if !known.map_err(TurnError::Store)? {
+                    return Ok(Some(view));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    // Each member's ledger names the batch that it is in.
+    async fn tell_members(
+        &mut self,
+        turn: &mut Turn,
+        mut batch: InFlight,
+    ) -> Result<(), TurnError> {
+        let members = self.members_of(&batch)?;
+        let Phase::Created { id, provisional, .. } = batch.phase.clone() else { return Ok(()) };
+        let what = What::Submitted { members: batch.members, recovered: batch.creates > 1 };
+        for part in members.chunks(MESSAGES_MAX) {
+            let mut draft = turn.draft();
+            for member in part {
+                let told = self.told(&batch, member, what.clone());
+                draft.send(
+                    message(member, &told, "submitted", turn.now()).map_err(TurnError::Blocked)?,
+                );
+            }
+            turn.commit(draft).await?;
+        }
+        batch.phase = Phase::Created { id, provisional, told: true };
+        batch.next = turn.now().plus(self.served.options.poll_min);
+        self.write(turn, Change::of(batch)).await
+    }
+
+    fn told(&self, batch: &InFlight, member: &Join, what: What) -> Told {
+        Told {
+            call: member.call,
+            attempt: member.attempt,
+            intent: batch.intent.clone(),
+            provider_batch: batch.provider_id().map(ToOwned::to_owned),
+            what,
+        }
+    }
+
+    // Reads the batch at the provider.
+    async fn look(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
+        let Some(id) = batch.provider_id().map(ToOwned::to_owned) else { return Ok(()) };
+        let read = match std::mem::take(&mut batch.cancel) {
+            true => self.provider()?.cancel(&id).await,
+            false => self.provider()?.read(&id).await,
+        };
+        match read {
+            Ok(view) if view.ended => self.settle(turn, batch, view).await,
+            Ok(view) => {
+                batch.next = turn.now().plus(self.poll_delay(batch.polls));
+                batch.polls += 1;
+                self.write(turn, Change { view: Some(view), ..Change::of(batch) }).await
+            }
+            Err(error) if error.status() == Some(404) => {
+                let why = "the provider has no such batch any more";
+                self.give_up(turn, batch, why, true).await
+            }
+            Err(error) => {
+                tracing::warn!(%error, batch = id, "failed to read a batch; it is read again");
+                let wait = error.retry_after().unwrap_or_else(|| self.poll_delay(batch.polls));
+                batch.next = turn.now().plus(wait);
+                batch.polls += 1;
+                self.write(turn, Change::of(batch)).await
+            }
+        }
+    }
+
+    fn poll_delay(&self, polls: u32) -> Duration {
+        let options = &self.served.options;
+        let grown = options.poll_min.saturating_mul(1 << polls.min(16));
+        grown.min(options.poll_max)
+    }
+
+    // Hands the results to the members. After a crash the results are read again from their start; a member
+    // that has its answer ignores the second one, because the message has the same id.
+    async fn settle(
+        &mut self,
+        turn: &mut Turn,
+        mut batch: InFlight,
+        view: BatchView,
+    ) -> Result<(), TurnError> {
+        if let Some(why) = &view.refused {
+            return self.give_up(turn, batch, why, false).await;
+        }
+        let members = self.members_of(&batch)?;
+        let mut seen = BTreeSet::new();
+        let mut counts = Counts::default();
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        let served = self.served.clone();
+        let Some(batches) = served.provider.batches() else { return Ok(()) };
+        let mut results = batches.results(&view);
+        loop {
+            let line = match results.next().await {
+                Ok(line) => line,
+                Err(error) => {
+                    tracing::warn!(%error, batch = view.id, "failed to read results; they are read again");
+                    batch.next = turn.now().plus(self.poll_delay(batch.polls));
+                    batch.polls += 1;
+                    return self.write(turn, Change::of(batch)).await;
+                }
+            };
+            let Some(line) = line else { break };
+            let BatchLine::Member { custom_id, end } = line else {
+                counts.bad += 1;
+                continue;
+            };
+            let index = index_of(&batch.intent, &custom_id);
+            let Some((index, member)) = index.and_then(|at| Some((at, members.get(at)?))) else {
+                counts.unknown += 1;
+                continue;
+            };
+            if !seen.insert(index) {
+                counts.duplicates += 1;
+                continue;
+            }
+            let told = self.told(&batch, member, counts.take(end, &self.engine.limits));
+            let message = message(member, &told, "end", turn.now()).map_err(TurnError::Blocked)?;
+            bytes += message.body.as_ref().map_or(0, Body::len);
+            part.push(message);
+            if part.len() >= MESSAGES_MAX || bytes >= MESSAGE_BYTES_MAX {
+                self.send(turn, std::mem::take(&mut part)).await?;
+                bytes = 0;
+            }
+        }
+        drop(results);
+        self.send(turn, part).await?;
+        let provisional = matches!(batch.phase, Phase::Created { provisional: true, .. });
+        if provisional && seen.is_empty() && counts.unknown > 0 {
+            return self.was_foreign(turn, batch, view).await;
+        }
+        self.finish(turn, batch, view, &members, &seen, counts).await
+    }
+
+    // The batch that was found by its size belongs to somebody else: ours never arrived, or is another one.
+    async fn was_foreign(
+        &mut self,
+        turn: &mut Turn,
+        mut batch: InFlight,
+        view: BatchView,
+    ) -> Result<(), TurnError> {
+        let payload = json!({
+            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
+            "provider_batch_id": view.id, "foreign": true,
+        });
+        batch.foreign.push(view.id);
+        (batch.phase, batch.next) = (Phase::Intended, turn.now());
+        let event = Some((RETRIED, payload));
+        self.write(turn, Change { event, ..Change::of(batch) }).await
+    }
+
+    async fn send(&mut self, turn: &mut Turn, messages: Vec<NewMessage>) -> Result<(), TurnError> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let mut draft = turn.draft();
+        for message in messages {
+            draft.send(message);
+        }
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    // The members without a result, and the end of the batch.
+    async fn finish(
+        &mut self,
+        turn: &mut Turn,
+        batch: InFlight,
+        view: BatchView,
+        members: &[Join],
+        seen: &BTreeSet<usize>,
+        counts: Counts,
+    ) -> Result<(), TurnError> {
+        let missing: Vec<&Join> = (0..members.len())
+            .filter(|index| !seen.contains(index))
+            .map(|index| &members[index])
+            .collect();
+        // A member that had left was never sent, so it has no result either.
+        let count = missing.len();
+        let what = What::Failed {
+            reason: "missing".into(),
+            message: "the results of the batch have no line for the request".into(),
+            retryable: true,
+            possibly_paid: true,
+        };
+        self.tell(turn, &batch, missing, &what).await?;
+        let payload = json!({
+            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
+            "provider_batch_id": view.id, "succeeded": counts.succeeded, "errored": counts.errored,
+            "expired": counts.expired, "cancelled": counts.cancelled, "missing": count,
+            "unknown": counts.unknown, "duplicates": counts.duplicates, "bad_lines": counts.bad,
+        });
+        self.end(turn, batch, Some(view), COMPLETED, &payload, StepStatus::Completed).await
+    }
+
+    // The batch has no results: its members are told, and decide by their policy.
+    async fn give_up(
+        &mut self,
+        turn: &mut Turn,
+        batch: InFlight,
+        why: &str,
+        possibly_paid: bool,
+    ) -> Result<(), TurnError> {
+        let members = self.members_of(&batch)?;
+        let why: String = why.chars().take(500).collect();
+        let what = What::Failed {
+            reason: "refused".into(),
+            message: why.clone(),
+            retryable: batch.cancel || possibly_paid,
+            possibly_paid,
+        };
+        self.tell(turn, &batch, members.iter().collect(), &what).await?;
+        let digest = windlass_kernel::Sha256Digest::of(why.as_bytes());
+        let payload = json!({
+            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
+            "provider_batch_id": batch.provider_id(), "members": batch.members,
+            "error": { "bytes": why.len(), "digest": digest }, "possibly_paid": possibly_paid,
+        });
+        self.end(turn, batch, None, FAILED, &payload, StepStatus::Errored).await
+    }
+
+    async fn tell(
+        &mut self,
+        turn: &mut Turn,
+        batch: &InFlight,
+        members: Vec<&Join>,
+        what: &What,
+    ) -> Result<(), TurnError> {
+        for part in members.chunks(MESSAGES_MAX) {
+            let told = part.iter().map(|member| {
+                let told = self.told(batch, member, what.clone());
+                message(member, &told, "end", turn.now())
+            });
+            let messages: Vec<_> = told.collect::<Result<_, _>>().map_err(TurnError::Blocked)?;
+            self.send(turn, messages).await?;
+        }
+        Ok(())
+    }
+
+    async fn end(
+        &mut self,
+        turn: &mut Turn,
+        batch: InFlight,
+        view: Option<BatchView>,
+        event: windlass_kernel::EventType,
+        payload: &Value,
+        status: StepStatus,
+    ) -> Result<(), TurnError> {
+        let mut state = self.state.clone();
+        state.in_flight.retain(|other| other.number != batch.number);
+        if status == StepStatus::Completed {
+            state.took(turn.now().since(batch.oldest));
+        }
+        let mut draft = turn.draft();
+        let stamp = turn.stamp();
+        let result = Body::of(payload).map_err(TurnError::Blocked)?;
+        let rows = self.ended_rows(&batch, status, Some(result), stamp.at);
+        draft.steps(event, payload, rows, stamp).map_err(TurnError::Blocked)?;
+        draft.state(Body::of(&state).map_err(TurnError::Blocked)?, turn.stamp());
+        let status = if status == StepStatus::Completed { "ended" } else { "failed" };
+        self.record(turn, &mut draft, &batch, view.as_ref(), status).await?;
+        turn.commit(draft).await?;
+        let prefix = format!("members:{}:", batch.number);
+        let key = super::filling::batch_key(batch.number);
+        self.rows.retain(|row| row.step_key != key && !row.step_key.as_str().starts_with(&prefix));
+        self.state = state;
+        Ok(())
+    }
+
+    // Writes a batch that goes on.
+    async fn write(&mut self, turn: &mut Turn, change: Change) -> Result<(), TurnError> {
+        let Change { batch, event, closed_until, view } = change;
+        let mut state = self.state.clone();
+        if let Some(known) = state.in_flight.iter_mut().find(|b| b.number == batch.number) {
+            *known = batch.clone();
+        }
+        state.closed_until = closed_until.or(state.closed_until);
+        let mut draft = turn.draft();
+        if let Some((event, payload)) = event {
+            let stamp = turn.stamp();
+            draft.event(event, &payload, stamp).map_err(TurnError::Blocked)?;
+        }
+        draft.state(Body::of(&state).map_err(TurnError::Blocked)?, turn.stamp());
+        let status = match &batch.phase {
+            Phase::Refused => "waiting",
+            Phase::Intended => "unknown",
+            Phase::Created { .. } => "in_flight",
+        };
+        self.record(turn, &mut draft, &batch, view.as_ref(), status).await?;
+        turn.commit(draft).await?;
+        self.state = state;
+        Ok(())
+    }
+
+    // The record of the batch, for people. Only the lane writes it.
+    async fn record(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        batch: &InFlight,
+        view: Option<&BatchView>,
+        status: &str,
+    ) -> Result<(), TurnError> {
+        let namespace = turn.run.namespace.clone();
+        let known = view::read(&*self.engine.store, &namespace, &batch.intent).await;
+        let known = known.map_err(TurnError::Store)?;
+        let (expect, before) = match known {
+            Some((revision, info)) => (Expect::At(revision), Some(info)),
+            None => (Expect::Absent, None),
+        };
+        let info = BatchInfo {
+            intent: batch.intent.clone(),
+            provider: self.input.provider.clone(),
+            model: self.input.model.clone(),
+            lane: turn.run.id.to_string(),
+            lane_run: turn.run.run_key.to_string(),
+            status: status.to_owned(),
+            provider_batch_id: batch.provider_id().map(ToOwned::to_owned),
+            provider_state: match view {
+                Some(view) => Some(view.state.clone()),
+                None => before.as_ref().and_then(|info| info.provider_state.clone()),
+            },
+            provisional: matches!(batch.phase, Phase::Created { provisional: true, .. }),
+            members: batch.members,
+            processing: view.map(|view| view.processing),
+            bytes: batch.bytes,
+            attempts: batch.creates,
+            created_at: before.map_or(batch.since, |info| info.created_at),
+            updated_at: turn.now(),
+        };
+        let mut build = || -> Result<_, Error> {
+            let mut change = RecordChange::put_own(BATCHES, &info.intent, &info, expect)?
+                .term("status", status)?
+                .term("provider", &info.provider)?;
+            if let Some(id) = &info.provider_batch_id {
+                change = change.term("provider_batch", &view::short(id))?;
+            }
+            Ok(change.op(&namespace, turn.stamp()))
+        };
+        let op = build().map_err(TurnError::Blocked)?;
+        draft.op(windlass_kernel::Op::Record(Box::new(op)));
+        Ok(())
+    }
+}
+
+/// The results of a batch by their ends.
+#[derive(Default)]
+struct Counts {
+    succeeded: u64,
+    errored: u64,
+    expired: u64,
+    cancelled: u64,
+    unknown: u64,
+    duplicates: u64,
+    bad: u64,
+}
+
+impl Counts {
+    fn take(&mut self, end: BatchEnd, limits: &windlass_kernel::Limits) -> What {
+        let failed = |reason: &str, message: &str| What::Failed {
+            reason: reason.into(),
+            message: message.into(),
+            retryable: true,
+            possibly_paid: false,
+        };
+        match end {
+            BatchEnd::Succeeded(response) => {
+                self.succeeded += 1;
+                succeeded(*response, limits)
+            }
+            BatchEnd::Errored(error) => {
+                self.errored += 1;
+                What::Failed {
+                    reason: error.kind().as_str().into(),
+                    message: error.to_string().chars().take(500).collect(),
+                    retryable: error.kind().is_retryable(),
+                    possibly_paid: error.kind().may_be_paid(),
+                }
+            }
+            BatchEnd::Cancelled => {
+                self.cancelled += 1;
+                failed("cancelled", "the request was cancelled in its batch")
+            }
+            BatchEnd::Expired => {
+                self.expired += 1;
+                failed("expired", "the request expired in its batch")
+            }
+        }
+    }
+}
+
+fn succeeded(response: ProviderResponse, limits: &windlass_kernel::Limits) -> What {
+    let refused = |message: String| What::Failed {
+        reason: "invalid_response".into(),
+        message,
+        retryable: false,
+        possibly_paid: true,
+    };
+    // The message has some members beside the body.
+    let max = limits.message_bytes_max.saturating_sub(4 * 1024);
+    if response.body.len() > max {
+        return refused(format!("the answer has more than {max} bytes"));
+    }
+    let text = String::from_utf8_lossy(&response.body).into_owned();
+    match serde_json::value::RawValue::from_string(text) {
+        Ok(body) => What::Succeeded(Box::new(Answer {
+            body,
+            stop_reason: response.stop_reason,
+            model: response.model,
+            usage: response.usage,
+            message_id: response.message_id,
+            request_id: response.request_id,
+        })),
+        Err(error) => refused(format!("the answer cannot be read: {error}")),
+    }
+}
+
+/// A message to a member. A second one with the same id changes nothing.
+fn message(member: &Join, told: &Told, what: &str, at: Timestamp) -> Result<NewMessage, Error> {
+    // A batch that is sent again has the same members and the same intent, so its end must not be taken for
+    // the end of the batch before: the provider's id is part of the message's id.
+    let batch = told.provider_batch.as_deref().unwrap_or("none");
+    let batch: String = batch.chars().take(60).collect();
+    let id = format!("{}:{}:{}:{what}:{batch}", told.intent, member.call, member.attempt);
+    Ok(NewMessage {
+        run_key: member.run,
+        message_id: MessageId::new(id)?,
+        kind: MessageKind::ActivityResult,
+        name: MessageName::from_stored(MESSAGE),
+        body: Some(Body::of(told)?),
+        caused_by: None,
+        sent_at: at,
+        // A run that has ended does not hold up the others.
+        required: false,
+    })
+}
