@@ -345,6 +345,7 @@ pub(crate) struct Remote {
         global = true,
         value_name = "ID[:ROLE,…]",
         env = "WINDLASS_AS",
+        hide_env_values = true,
         help_heading = "Server"
     )]
     pub(crate) person: Option<String>,

@@ -225,8 +225,8 @@ fn without_query(url: &str) -> &str {
 }
 
 /// Variables that other parts of the program read.
-const OTHER_VARIABLES: [&str; 4] =
-    ["WINDLASS_CONFIG", "WINDLASS_KEY", "WINDLASS_RELAY_SECRET", "WINDLASS_URL"];
+const OTHER_VARIABLES: [&str; 5] =
+    ["WINDLASS_AS", "WINDLASS_CONFIG", "WINDLASS_KEY", "WINDLASS_RELAY_SECRET", "WINDLASS_URL"];
 
 /// Returns unused variables with the prefix `WINDLASS_`: usually misspelled settings.
 fn unknown_variables(names: impl Iterator<Item = OsString>, referenced: &[String]) -> Vec<String> {
