@@ -5,6 +5,10 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub(crate) enum LlmCommand {
     /// List batches of calls, or show one.
+    #[command(after_help = "\
+Examples:
+  windlass llm batches --status in_flight
+  windlass llm batches 5f0c9d1e2b3a4c5d")]
     Batches {
         /// The intent of a batch, as the list shows it.
         intent: Option<String>,
@@ -13,6 +17,9 @@ pub(crate) enum LlmCommand {
         status: Option<String>,
     },
     /// Cancel a batch. Calls that the provider has finished keep their answers.
+    #[command(after_help = "\
+Examples:
+  windlass llm cancel 5f0c9d1e2b3a4c5d")]
     Cancel {
         /// The intent of the batch.
         intent: String,
@@ -20,11 +27,18 @@ pub(crate) enum LlmCommand {
     /// List lanes: where calls wait for a batch.
     Lanes,
     /// Send what waits in the lanes of a provider now.
+    #[command(after_help = "\
+Examples:
+  windlass llm flush anthropic")]
     Flush {
         /// The provider.
         provider: String,
     },
     /// List budgets, or show one.
+    #[command(after_help = "\
+Examples:
+  windlass llm budgets --workflow research
+  windlass llm budgets 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Budgets {
         /// The id of a budget: the key of the run with which it began.
         budget: Option<String>,
@@ -33,6 +47,9 @@ pub(crate) enum LlmCommand {
         workflow: Option<String>,
     },
     /// Add to a budget. A run that failed because of it can be retried afterwards.
+    #[command(after_help = "\
+Examples:
+  windlass llm raise 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10 --usd 5 --calls 100")]
     Raise {
         /// The id of the budget.
         budget: String,

@@ -207,19 +207,24 @@ async fn keep_failed_guards(
         refused.keys().copied().filter(|index| is_guarded(&jobs[*index].commit)).collect();
     for index in guarded {
         let decided = decide(shared, &jobs[index].commit).await?;
-        if decided.results.iter().any(|result| result.as_ref().is_err_and(is_found_first)) {
+        let commit = &jobs[index].commit;
+        let full = refused[&index];
+        let is_first = |error: &CommitError| is_found_first(commit, error, full);
+        if decided.results.iter().any(|result| result.as_ref().is_err_and(is_first)) {
             refused.remove(&index);
         }
     }
     Ok(())
 }
 
-// All stores look at the messages before they look at causes, steps and dead letters.
-fn is_found_first(error: &CommitError) -> bool {
+// All stores look at the messages in their order, and then at causes, steps and dead letters.
+fn is_found_first(commit: &Commit, error: &CommitError, full: RunKey) -> bool {
+    let first = |run_key: RunKey| commit.messages().position(|m| m.run_key == run_key);
     match error {
-        CommitError::Refused(refusal) => {
-            matches!(refusal, Refusal::RunMissing { .. } | Refusal::RunEnded { .. })
-        }
+        CommitError::Refused(
+            Refusal::RunMissing { run_key } | Refusal::RunEnded { run_key, .. },
+        ) => commit.run_key() == Some(*run_key) || first(*run_key) < first(full),
+        CommitError::Refused(_) => false,
         _ => true,
     }
 }

@@ -134,12 +134,13 @@ async fn a_loop_ends_with_a_code(h: Arc<Harness>) {
 async fn a_conversation_that_is_too_long_is_compacted(h: Arc<Harness>) {
     let long = Fail { message: Some("prompt is too long: 9 > 8".into()), ..Fail::status(400) };
     let refusing = Rule::when(When::turn(3)).fail(long).times(1);
-    for (above_tokens, first) in [(None, refusing), (Some(1), Rule::any().times(0))] {
+    for (above_tokens, first) in [(None, Some(refusing)), (Some(1), None)] {
         let engine = h.engine().await;
         let contains = |text: &str| When { contains: Some(text.into()), ..When::default() };
-        let script = Script::new()
-            .rule(Rule::when(contains("Summarise this conversation")).text("S-U-M"))
-            .rule(first)
+        let summary = Rule::when(contains("Summarise this conversation")).text("S-U-M");
+        let script = first
+            .into_iter()
+            .fold(Script::new().rule(summary), Script::rule)
             .rule(Rule::when(contains("S-U-M")).text("done"))
             .rule(Rule::any().tool("add", json!({ "a": 1, "b": 2 })));
         let server = ScriptedLlm::start(script).unwrap();

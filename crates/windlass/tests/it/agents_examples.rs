@@ -66,8 +66,12 @@ async fn check(engine: &Engine, run: RunKey) {
     let runs = engine.admin().store().list(query).await.unwrap().runs().unwrap();
     let keys = runs.iter().map(|run| run.run_key).collect();
     let loaded = engine.admin().store().load_with(keys, LoadSteps::All).await.unwrap();
-    let rows = format!("{:?}", loaded.iter().map(|loaded| &loaded.steps).collect::<Vec<_>>());
-    assert!(rows.contains(SECRET), "the secret is nowhere, so the scan shows nothing");
+    let steps = loaded.iter().flat_map(|loaded| &loaded.steps);
+    let mut bodies = steps.flat_map(|step| [&step.input, &step.result]).flatten();
+    assert!(
+        bodies.any(|body| String::from_utf8_lossy(&body.bytes).contains(SECRET)),
+        "the secret is nowhere, so the scan shows nothing"
+    );
 }
 
 async fn a_chat_session(h: Arc<Harness>) {

@@ -110,7 +110,10 @@ async fn a_cancelled_step_whose_sql_fails_enqueues_nothing(h: Arc<Harness>) {
     until("it runs", || async { counts.get("outside") == 1 }).await;
     assert!(relay.cancel("outside").await.unwrap());
     let query = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
-    assert_eq!(engine.admin().store().list(query).await.unwrap().tasks().unwrap(), []);
+    let tasks = engine.admin().store().list(query).await.unwrap().tasks().unwrap();
+    // The engine's own task, which cancels children, may still be there.
+    let effects = tasks.iter().filter(|task| *task.kind != *"internal");
+    assert_eq!(effects.count(), 0, "{tasks:?}");
 }
 
 /// Starts something elsewhere that watches its token, and never ends itself.
