@@ -44,7 +44,8 @@ fn check(root: &Path, package: &str, features: &str, interrupt: &Interrupt) -> R
     Ok(process::run(&mut cargo, interrupt)?.success())
 }
 
-/// No feature, each alone, each pair, all but each one, all, and each group such as `default`.
+/// No feature, each alone, all but each one, all, and each group such as `default`. Pairs found nothing that
+/// these sets do not find, and took half of the time.
 fn sets(package: &Package) -> Vec<Vec<&str>> {
     let is_group = |name: &str| {
         name == "default"
@@ -54,12 +55,9 @@ fn sets(package: &Package) -> Vec<Vec<&str>> {
     let (groups, single): (Vec<&str>, Vec<&str>) =
         package.features.keys().map(String::as_str).partition(|name| is_group(name));
     let mut sets = BTreeSet::from([vec![], single.clone()]);
-    for (at, name) in single.iter().enumerate() {
+    for name in &single {
         sets.insert(vec![name]);
         sets.insert(single.iter().copied().filter(|other| other != name).collect());
-        for other in &single[at + 1..] {
-            sets.insert(vec![name, other]);
-        }
     }
     for group in groups {
         sets.insert(vec![group]);
@@ -82,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_feature_is_tried_alone_in_pairs_and_left_out() {
+    fn each_feature_is_tried_alone_and_left_out() {
         let sets = sets_of(&[
             ("default", &["a"]),
             ("a", &[]),
@@ -92,8 +90,8 @@ mod tests {
             ("full", &["a", "b", "c", "d"]),
         ]);
         let expect = [
-            "", "a", "b", "c", "d", "default", "full", "a,b", "a,c", "a,d", "b,c", "b,d", "c,d",
-            "a,b,c", "a,b,d", "a,c,d", "b,c,d", "a,b,c,d",
+            "", "a", "b", "c", "d", "default", "full", "a,b,c", "a,b,d", "a,c,d", "b,c,d",
+            "a,b,c,d",
         ];
         assert_eq!(sets, expect);
     }

@@ -32,7 +32,7 @@ async fn research(workflow: &mut Workflow, next: Continuation) -> CallResult {
     let name = format!("research-{topic}");
     workflow.transcript(&name).push_user(&format!("Tell me about {topic} and {about}."))?;
     let n: usize = workflow.take("n")?;
-    Ok(next.llm(request(&name), &format!("finding-{n}"), "found"))
+    Ok(next.llm(request(&name), format!("finding-{n}"), "found"))
 }
 
 async fn found(_: &mut Workflow, next: Continuation) -> CallResult {

@@ -323,7 +323,7 @@ async fn a_create_is_not_sent_again_after_its_run_was_deleted(h: Arc<Harness>) {
     until("the run is deleted", || async { beside.admin().sweep().await.unwrap().trees == 1 })
         .await;
     let sent = gate.0.load(Ordering::SeqCst);
-    let unknown = create.await.unwrap().err().expect("nobody knows the outcome");
+    let unknown = create.await.unwrap().expect_err("nobody knows the outcome");
     assert_eq!(unknown.code(), "STORE_UNKNOWN");
     assert_eq!(gate.0.load(Ordering::SeqCst), sent, "the commit was sent again");
     assert_eq!(flow.get("a").await.err().unwrap().code(), "RUN_NOT_FOUND");
