@@ -61,7 +61,7 @@ enum Command {
     Ui,
     /// Check licences, bans, duplicate versions and sources of all dependencies against `deny.toml`.
     Deny,
-    /// Compile crates with features: each feature alone, in pairs, and omitted.
+    /// Compile crates with features: each feature alone, and omitted.
     Features,
     /// Inject faults into the real binary and check that nothing is lost, doubled or stuck.
     Torture(torture::TortureArgs),
