@@ -52,7 +52,7 @@ fn every_command_has_a_man_page() {
 #[test]
 fn every_command_with_arguments_has_an_example() {
     // Commands with no argument, or with a single name, need no example.
-    let plain = ["list", "get", "show", "delete", "pause", "resume", "stats", "health"];
+    let plain = ["list", "lanes", "get", "show", "delete", "pause", "resume", "stats", "health"];
     let output = run_cli(&["docs"]).expect(0);
     let pages = output.stdout.split("\n## ").skip(1).filter(|page| page.starts_with("windlass "));
     for page in pages.filter(|page| !page.contains("\nCommands:\n")) {
