@@ -276,7 +276,7 @@ impl Engine {
         self.parts.registry.model_name(workflow)
     }
 
-    /// What serves a workflow in this process. A model that knows its own type can downcast it.
+    /// The model that serves a workflow in this process. A model can downcast it to its own type.
     pub fn served(&self, workflow: &WorkflowName) -> Option<Arc<dyn Model>> {
         self.parts.registry.model(workflow)
     }

@@ -25,7 +25,7 @@ const RUN: &str = "run";
 /// How often a write is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;
 
-/// What became of an effect.
+/// The outcome of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceiptOutcome {
@@ -47,7 +47,7 @@ pub struct Receipt {
     /// The run that enqueued it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_key: Option<RunKey>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: ReceiptOutcome,
     /// How many attempts were made, those before a requeue included.
     pub attempts: u32,

@@ -22,7 +22,7 @@ pub const ROOT_TERM: &str = "root";
 
 const PAGE: u32 = 200;
 
-/// What remains of a run whose ledger is kept.
+/// The record of a run that was deleted and whose ledger is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLedger {
     /// The run.

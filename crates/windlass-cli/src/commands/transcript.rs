@@ -96,7 +96,7 @@ fn print_item(out: Out, item: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Who speaks, and what they say, in the words of both wire formats.
+/// The role and the text of an item, for both wire formats.
 pub(super) fn item_lines(item: &Value) -> (String, Vec<String>) {
     let kind = item["type"].as_str().unwrap_or("message");
     let who = item["role"].as_str().unwrap_or(match kind {
@@ -127,7 +127,7 @@ fn block_line(block: &Value) -> String {
     }
 }
 
-/// What a follower has printed.
+/// The state of the output of `--follow`.
 #[derive(Default)]
 struct Seen {
     /// Whether the text of the call that runs has been printed.

@@ -36,7 +36,7 @@ impl Llm {
         }
     }
 
-    /// What the banner says about it.
+    /// The text that the server prints about it at the start.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Scripted(scripted) => format!("{} (scripted, no key needed)", scripted.url()),

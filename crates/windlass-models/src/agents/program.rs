@@ -69,7 +69,7 @@ pub(crate) enum Flow {
     Over,
 }
 
-/// What became of user code.
+/// The outcome of user code.
 pub(crate) enum Driven<T> {
     Done(T),
     /// Somebody asked the run to end.

@@ -154,7 +154,7 @@ impl ToolOutput {
     }
 }
 
-/// What became of an interrupted call of a durable tool.
+/// The outcome of an interrupted call of a durable tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Probe {
     /// It finished with this output.

@@ -12,7 +12,7 @@ use crate::extract::{Call, bad_path};
 use crate::json::Json;
 use crate::view::Time;
 
-/// What became of an effect.
+/// The outcome of an effect.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ReceiptView {

@@ -13,7 +13,7 @@ use crate::support::id;
 /// Games are given up after this many positions.
 const POSITIONS_MAX: usize = 20_000;
 
-/// What a token has collected: approvals or actions, and whether it passed the exemption.
+/// The approvals or actions on the path of a token, and whether it passed the exemption.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Credit {
     count: u32,
