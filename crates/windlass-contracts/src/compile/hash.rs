@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use windlass_kernel::Sha256Digest;
-use windlass_kernel::canonical::to_canonical;
+use windlass_kernel::canonical::{to_canonical, value_to_canonical};
 
 use super::{COMPILER_VERSION, integrity, merge};
 use crate::codes::{ARTEFACT_HASH, CONTRACT_SHAPE, WORKFLOW_COMPILER_STALE};
@@ -17,7 +17,7 @@ pub(super) fn of(compiled: &CompiledWorkflow) -> Result<Sha256Digest, Diagnostic
     if let Value::Object(fields) = &mut value {
         fields.remove("hash");
     }
-    let bytes = to_canonical(&value).map_err(|error| unreadable(error.to_string()))?;
+    let bytes = value_to_canonical(&value).map_err(|error| unreadable(error.to_string()))?;
     Ok(Sha256Digest::of(&bytes))
 }
 
