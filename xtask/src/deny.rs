@@ -3,8 +3,9 @@
 //! This is the part of `cargo deny check` that needs only the lock file and the manifests:
 //! licences, bans, duplicate versions, wildcards and sources. Known vulnerabilities and yanked
 //! versions need the advisory database, so `cargo deny check advisories` stays a command for a
-//! machine with a network.
+//! machine with a network. It also limits the number of crates that an embedding program compiles.
 
+mod embedded;
 mod licence;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +80,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let mut findings: Vec<String> =
         [licences(&policy, &graph), bans(&policy, &lock), wildcards(&graph), sources(&lock)]
             .concat();
+    findings.extend(embedded::check(root)?);
     let mut warnings = unused_skips(&policy, &lock);
     match policy.bans.multiple_versions.as_str() {
         "deny" => findings.extend(duplicates(&policy, &graph)),
@@ -117,7 +119,8 @@ fn licences(policy: &Policy, graph: &[Package]) -> Vec<String> {
             Err(error) => Some(error.to_string()),
         }
     };
-    let line = |package: &Package| Some(format!("{} {}", shown(package), finding(package)?));
+    let line =
+        |package: &Package| Some(format!("{} {}", display_package(package), finding(package)?));
     graph.iter().filter_map(line).collect()
 }
 
@@ -187,7 +190,7 @@ fn sources(lock: &Lock) -> Vec<String> {
     lock.package.iter().filter_map(line).collect()
 }
 
-fn shown(package: &Package) -> String {
+fn display_package(package: &Package) -> String {
     format!("{} {}", package.name, package.version)
 }
 

@@ -1,4 +1,4 @@
-//! JSON schemas of answers.
+//! JSON schemas of answers. Only a build with the feature `schemas` can check them.
 
 use windlass_kernel::request::{Decision, Request, RequestState, Verdict};
 use windlass_kernel::{Error, ErrorCode, ErrorKind};
@@ -6,10 +6,17 @@ use windlass_kernel::{Error, ErrorCode, ErrorKind};
 /// Refuses a schema that is not one.
 pub(super) fn check_schema(request: &Request) -> Result<(), Error> {
     let Some(schema) = request.answer_schema() else { return Ok(()) };
-    jsonschema::validator_for(schema).map(|_| ()).map_err(|error| {
-        let message = format!("the request is not valid: its schema is not a JSON schema: {error}");
+    let refused = |why: String| {
+        let message = format!("the request is not valid: {why}");
         Error::new(ErrorKind::Invalid, ErrorCode::InvalidRequest, message)
-    })
+    };
+    match Schema::new(schema) {
+        Ok(_) => Ok(()),
+        Err(Unusable::NoSchema(why)) => {
+            Err(refused(format!("its schema is not a JSON schema: {why}")))
+        }
+        Err(Unusable::Disabled) => Err(refused(format!("it has a JSON schema, and {DISABLED}"))),
+    }
 }
 
 /// Refuses an answer that does not fit the schema of its request.
@@ -25,10 +32,53 @@ pub(super) fn check_answer(state: &RequestState, decision: &Decision) -> Result<
             Verdict::Reject => Ok(()),
         };
     };
-    let validator = jsonschema::validator_for(schema)
-        .map_err(|error| Error::corrupt(format!("request {}: {error}", state.id)))?;
-    match validator.validate(answer) {
-        Ok(()) => Ok(()),
-        Err(error) => refused(format!("{error} at {:?}", error.instance_path().to_string())),
+    match Schema::new(schema) {
+        Ok(schema) => schema.check(answer).or_else(refused),
+        Err(Unusable::NoSchema(why)) => Err(Error::corrupt(format!("request {}: {why}", state.id))),
+        Err(Unusable::Disabled) => refused(DISABLED.to_owned()),
+    }
+}
+
+const DISABLED: &str =
+    "this program cannot check it; build it with the feature `schemas` of windlass";
+
+/// Why a schema cannot be used.
+#[cfg_attr(
+    not(feature = "schemas"),
+    expect(dead_code, reason = "a build without the feature reads no schema")
+)]
+enum Unusable {
+    NoSchema(String),
+    Disabled,
+}
+
+#[cfg(feature = "schemas")]
+struct Schema(jsonschema::Validator);
+
+#[cfg(feature = "schemas")]
+impl Schema {
+    fn new(schema: &serde_json::Value) -> Result<Self, Unusable> {
+        let validator = jsonschema::validator_for(schema);
+        validator.map(Self).map_err(|error| Unusable::NoSchema(error.to_string()))
+    }
+
+    fn check(&self, answer: &serde_json::Value) -> Result<(), String> {
+        self.0
+            .validate(answer)
+            .map_err(|error| format!("{error} at {:?}", error.instance_path().to_string()))
+    }
+}
+
+#[cfg(not(feature = "schemas"))]
+enum Schema {}
+
+#[cfg(not(feature = "schemas"))]
+impl Schema {
+    fn new(_: &serde_json::Value) -> Result<Self, Unusable> {
+        Err(Unusable::Disabled)
+    }
+
+    fn check(&self, _: &serde_json::Value) -> Result<(), String> {
+        match *self {}
     }
 }

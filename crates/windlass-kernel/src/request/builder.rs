@@ -96,7 +96,9 @@ impl Request {
         self
     }
 
-    /// The JSON schema that an answer must fit. Approving decisions then need an answer.
+    /// The JSON schema that an answer must fit. Approving decisions then need an answer. Needs the feature
+    /// `schemas`.
+    #[cfg(feature = "schemas")]
     #[must_use]
     pub fn schema(mut self, schema: Value) -> Self {
         self.schema = Some(schema);
@@ -116,7 +118,7 @@ impl Request {
         names.into_iter().fold(self, |request, name| request.choice(name, Verdict::Approve))
     }
 
-    /// What the request is about: a record at a revision. A decision counts only while the record has
+    /// Sets what the request is about: a record at a revision. A decision counts only while the record has
     /// the same body.
     #[must_use]
     pub fn about(mut self, about: impl Into<About>) -> Self {
@@ -124,7 +126,7 @@ impl Request {
         self
     }
 
-    /// What the request is about: a copy, which the request holds.
+    /// Sets what the request is about: a copy, which the request holds.
     #[must_use]
     pub fn about_snapshot<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
         let snapshot = Body::of(value).and_then(|body| {
@@ -181,7 +183,7 @@ impl Request {
         self.add_due(after, DueAction::Expire)
     }
 
-    /// What happens at the last due time.
+    /// Sets what happens at the last due time.
     #[must_use]
     pub fn on_due(mut self, action: DueAction) -> Self {
         match self.due.last_mut() {
