@@ -11,6 +11,13 @@ use crate::engine::Engine;
 use crate::env::new_uuid;
 use crate::record_change::RecordChange;
 
+/// So that functions of models take this handle and `windlass::Engine` alike.
+impl AsRef<Engine> for Engine {
+    fn as_ref(&self) -> &Engine {
+        self
+    }
+}
+
 impl Engine {
     /// Checks and writes records and sends messages in one commit. It is for models: the changes can name
     /// collections of the engine, and the records are those of this handle's namespace.

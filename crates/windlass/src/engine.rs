@@ -323,6 +323,12 @@ impl Engine {
     }
 }
 
+impl AsRef<model::Engine> for Engine {
+    fn as_ref(&self) -> &model::Engine {
+        &self.core
+    }
+}
+
 impl From<model::Engine> for Engine {
     fn from(core: model::Engine) -> Self {
         Self { core }
@@ -363,6 +369,26 @@ impl Engine {
         agent: windlass_models::agents::Agent,
     ) -> Result<WorkflowRef<serde_json::Value, serde_json::Value>, Error> {
         windlass_models::agents::register(&self.core, agent)
+    }
+
+    /// An agent that another process serves: this process can start its runs and find them.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let greeters = engine.remote_agent("greeter")?;
+    /// assert_eq!(greeters.name(), "greeter");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name is not valid.
+    pub fn remote_agent(
+        &self,
+        name: impl AsRef<str>,
+    ) -> Result<WorkflowRef<serde_json::Value, serde_json::Value>, Error> {
+        windlass_models::agents::remote(&self.core, name)
     }
 }
 

@@ -23,11 +23,15 @@
 //!
 //! # Where to go
 //!
-//! - [`Engine`] registers workflows and starts runs; [`Builder`] has its options.
-//! - [`Ctx`] is what a workflow uses: steps, sleeps, events, children, activities.
-//! - [`WorkflowRef`] starts runs and finds them; [`RunHandle`] waits for a run and controls it.
-//! - [`machines`] are state machines with callbacks; [`relays`] pass a payload from step to step.
+//! - [`Engine`] registers workflows and starts runs; [`Builder`] sets its options.
+//! - [`Ctx`] is the first argument of a workflow: steps, sleeps, events, children, activities.
+//! - [`WorkflowRef`] starts and finds the runs of a workflow; [`RunHandle`] waits for a run and controls it.
+//! - Four more ways to write a workflow: [`machines`] are state machines with callbacks, [`relays`] pass a payload
+//!   from step to step, [`agents`] call language models, tools and people, and [`contracts`] move documents
+//!   through approvals.
+//! - [`requests`] ask people and have the inbox; [`Records`] are documents outside any run.
 //! - [`admin`] is for operators, [`model`] for authors of models, [`kernel`] has the rows and the ledger.
+//! - The crate `windlass-testkit` tests workflows in virtual time, with a crash at every commit.
 //!
 //! # Features
 //!
@@ -41,13 +45,21 @@
 //! | `machines` | [`machines`]: state machines with activities, timers and signals | |
 //! | `relays` | [`relays`]: a payload that goes from step to step, with hooks | |
 //! | `webhooks` | signed webhooks, steps behind HTTP, safe outbound calls | |
+//! | `schemas` | JSON schemas for the answers to [`requests`] | |
+//! | `smtp` | the mails of contracts, sent over SMTP; with it comes `contracts` | |
 //! | `full` | all of them | |
 //!
 //! The store in memory (`memory:`) is always there.
 
 #![warn(clippy::missing_errors_doc)]
 #![cfg_attr(
-    not(all(feature = "agents", feature = "steps", feature = "machines", feature = "relays")),
+    not(all(
+        feature = "agents",
+        feature = "contracts",
+        feature = "machines",
+        feature = "relays",
+        feature = "steps"
+    )),
     allow(
         rustdoc::broken_intra_doc_links,
         reason = "links to items of features that are left out"

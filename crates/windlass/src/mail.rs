@@ -85,7 +85,7 @@ impl Mailer {
     /// use windlass::mail::{Mailer, SmtpOptions};
     ///
     /// Mailer::new(SmtpOptions::new("mail.example.org", "invoices@example.org"))?.serve(&engine)?;
-    /// let contracts = Contracts::builder().mail().open(engine.core()).await?;
+    /// let contracts = Contracts::builder().mail().open(&engine).await?;
     /// # drop(contracts);
     /// # Ok(()) }
     /// ```

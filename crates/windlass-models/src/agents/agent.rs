@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass_kernel::{Decision, Error, ErrorCode, ErrorKind, RetryLimit, RetryPolicy};
+use windlass_kernel::{
+    Decision, Error, ErrorCode, ErrorKind, IntoDuration, RetryLimit, RetryPolicy,
+};
 
 use super::agent_loop::Registered;
 use super::budget::Budget;
+use super::env::{invalid, read_duration};
 use super::lane::{BatchRetry, Lane, LaneOptions};
 use super::prices::PriceTable;
 use super::provider::{Provider, ProviderError};
@@ -50,6 +53,7 @@ pub struct Agent {
     pub(crate) lane: Lane,
     pub(crate) lane_options: LaneOptions,
     pub(crate) batch_retry: BatchRetry,
+    refused: Option<Error>,
 }
 
 impl fmt::Debug for Agent {
@@ -60,6 +64,12 @@ impl fmt::Debug for Agent {
 
 impl Agent {
     /// An agent whose runs begin with the function `entry`.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// let agent = Agent::new("greeter", "greet");
+    /// # drop(agent);
+    /// ```
     pub fn new(name: impl Into<String>, entry: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -78,10 +88,16 @@ impl Agent {
             lane: Lane::Live,
             lane_options: LaneOptions::default(),
             batch_retry: BatchRetry::default(),
+            refused: None,
         }
     }
 
     /// The same agent under another name.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// assert_eq!(Agent::new("greeter", "greet").named("hello").name(), "hello");
+    /// ```
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -89,6 +105,19 @@ impl Agent {
     }
 
     /// Adds a function.
+    ///
+    /// ```
+    /// use windlass::agents::{Agent, CallResult, Continuation, Workflow};
+    ///
+    /// async fn greet(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     let name: String = workflow.get("name")?;
+    ///     workflow.set("greeting", &format!("Hello, {name}!"))?;
+    ///     Ok(next.halt())
+    /// }
+    ///
+    /// let agent = Agent::new("greeter", "greet").function("greet", greet);
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn function<F>(mut self, name: impl Into<String>, function: F) -> Self
     where
@@ -99,6 +128,15 @@ impl Agent {
     }
 
     /// Changes the functions themselves: versions, upcasters, names, limits of events.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// // Runs that wait at the function "greet" continue at "welcome".
+    /// let agent = Agent::new("greeter", "greet").functions(|functions| {
+    ///     functions.rename("greet", "welcome");
+    /// });
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn functions(mut self, change: impl FnOnce(&mut Trampoline)) -> Self {
         change(&mut self.trampoline);
@@ -113,6 +151,11 @@ impl Agent {
     }
 
     /// The name.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// assert_eq!(Agent::new("greeter", "greet").name(), "greeter");
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -130,20 +173,59 @@ impl Agent {
     }
 
     /// The retry policy of provider calls. Default: six attempts, 1 s doubling up to 60 s.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// # use windlass::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::constant(RetryLimit::Times(2), "5 seconds");
+    /// let agent = Agent::new("greeter", "greet").retry_policy(policy);
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// How long one attempt of a provider call may take. Default ten minutes.
+    /// How many retries of a provider call follow the first attempt. Default 5.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// let agent = Agent::new("greeter", "greet").retries(2);
+    /// # drop(agent);
+    /// ```
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+    pub fn retries(mut self, retries: impl Into<RetryLimit>) -> Self {
+        self.retry.limit = retries.into();
+        self
+    }
+
+    /// How long one attempt of a provider call may take: a text such as `"2 minutes"`, a [`Duration`], or
+    /// milliseconds. Default ten minutes. A text that is no duration is refused when the agent is registered.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// let agent = Agent::new("greeter", "greet").timeout("2 minutes");
+    /// # drop(agent);
+    /// ```
+    #[must_use]
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        match read_duration("the timeout of an agent", timeout) {
+            Ok(timeout) => self.timeout = timeout,
+            Err(error) => {
+                self.refused.get_or_insert(error);
+            }
+        }
         self
     }
 
     /// How many steps a run makes at most. Default 100,000.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// let agent = Agent::new("greeter", "greet").steps_max(500);
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn steps_max(mut self, steps: u64) -> Self {
         self.steps_max = steps;
@@ -151,13 +233,26 @@ impl Agent {
     }
 
     /// The env key that is the output of a run. Default: the whole env.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// let agent = Agent::new("greeter", "greet").output("greeting");
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn output(mut self, key: impl Into<String>) -> Self {
         self.output_key = Some(key.into());
         self
     }
 
-    /// What each run may use, with all its branches and retries.
+    /// Sets what each run may use, with all its branches and retries.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// # use windlass::agents::Budget;
+    /// let agent = Agent::new("writer", "write").budget(Budget::usd(0.5));
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
@@ -166,6 +261,14 @@ impl Agent {
 
     /// Lets the input of a run set its budget: the member with this name, an object with `usd`, `tokens`, `calls`
     /// and `ask`, replaces the budget of the agent. It does not become part of the env.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// # use windlass::agents::Budget;
+    /// // A run with the input {"topic": "rust", "budget": {"usd": 2.0}} may use two dollars.
+    /// let agent = Agent::new("writer", "write").budget(Budget::usd(0.5)).budget_input("budget");
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn budget_input(mut self, member: impl Into<String>) -> Self {
         self.budget_input = Some(member.into());
@@ -181,6 +284,13 @@ impl Agent {
 
     /// How calls are made whose request says nothing about it. Default: live. A provider without batches answers
     /// live.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// # use windlass::agents::Lane;
+    /// let agent = Agent::new("writer", "write").lane(Lane::Batch);
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn lane(mut self, lane: Lane) -> Self {
         self.lane = lane;
@@ -189,17 +299,43 @@ impl Agent {
 
     /// When the lanes of this agent's providers send batches. Agents with a provider of the same name share its
     /// lanes; the options of the agent that is registered first hold.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// # use windlass::agents::{Lane, LaneOptions};
+    /// let options = LaneOptions::default().members_max(1_000).age_max("5 minutes");
+    /// let agent = Agent::new("writer", "write").lane(Lane::Batch).lane_options(options);
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn lane_options(mut self, options: LaneOptions) -> Self {
         self.lane_options = options;
         self
     }
 
-    /// What becomes of a call whose batch gave no answer. Default: it goes into the next batch.
+    /// Sets what becomes of a call whose batch gave no answer. Default: it goes into the next batch.
+    ///
+    /// ```
+    /// # use windlass::agents::Agent;
+    /// # use windlass::agents::BatchRetry;
+    /// let agent = Agent::new("writer", "write").batch_retry(BatchRetry::Live);
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn batch_retry(mut self, retry: BatchRetry) -> Self {
         self.batch_retry = retry;
         self
+    }
+
+    /// Refuses options that are not valid.
+    pub(crate) fn check_options(&self) -> Result<(), Error> {
+        if let Some(refused) = &self.refused {
+            return Err(invalid(refused.code(), refused.message()));
+        }
+        self.retry.validate().map_err(|error| {
+            let message = format!("the retry policy of the agent {:?}: {error}", self.name);
+            invalid(ErrorCode::InvalidRetryPolicy, message)
+        })
     }
 
     pub(crate) fn providers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
@@ -259,5 +395,37 @@ impl Agent {
             forked.set(key, value)?;
         }
         Ok(forked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_cannot_be_read_are_refused() {
+        let agent = || Agent::new("a", "begin");
+        let late = RetryPolicy::constant(RetryLimit::Times(1), "soon");
+        for (agent, code) in [
+            (agent().timeout("2 minutes").retries(2), None),
+            (agent().timeout("soon"), Some(ErrorCode::InvalidDuration)),
+            (agent().timeout("soon").timeout("1 minute"), Some(ErrorCode::InvalidDuration)),
+            (agent().retry_policy(late), Some(ErrorCode::InvalidRetryPolicy)),
+        ] {
+            assert_eq!(agent.check_options().err().map(|error| error.code()), code);
+        }
+        assert_eq!(agent().retries(2).retry.attempts_max(), Some(3));
+    }
+
+    #[test]
+    fn durations_of_lanes_are_texts() {
+        for (options, code) in [
+            (LaneOptions::default().gather("300 ms").poll("1 second", "1 minute"), None),
+            (LaneOptions::default().gather("soon"), Some(ErrorCode::InvalidDuration)),
+            (LaneOptions::default().poll("1 second", "soon"), Some(ErrorCode::InvalidDuration)),
+            (LaneOptions::default().poll(0, 0), Some(ErrorCode::InvalidOption)),
+        ] {
+            assert_eq!(options.check().err().map(|error| error.code()), code);
+        }
     }
 }

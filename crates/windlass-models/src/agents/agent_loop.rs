@@ -52,7 +52,7 @@ pub struct AgentLoop {
     sub_agents: Vec<SubAgent>,
 }
 
-/// What a loop does when the conversation does not fit into the context of the model any more.
+/// The action of a loop when the conversation no longer fits into the context of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// It fails with [`ErrorCode::AgentContextOverflow`].
@@ -80,6 +80,12 @@ pub struct SubAgent {
 
 impl SubAgent {
     /// A function, most often another loop, under a name that the model knows.
+    ///
+    /// ```
+    /// # use windlass::agents::SubAgent;
+    /// let reader = SubAgent::new("reader", "Reads a page and answers a question about it.", "read");
+    /// # drop(reader);
+    /// ```
     pub fn new(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -96,12 +102,24 @@ impl SubAgent {
     }
 
     /// The env key that receives what the model asks the sub-agent. Default `prompt`.
+    ///
+    /// ```
+    /// # use windlass::agents::SubAgent;
+    /// let reader = SubAgent::new("reader", "Reads a page and answers a question about it.", "read").input("question");
+    /// # drop(reader);
+    /// ```
     pub fn input(mut self, key: impl Into<String>) -> Self {
         self.input = key.into();
         self
     }
 
     /// The env key whose value goes back to the model. Default `answer`.
+    ///
+    /// ```
+    /// # use windlass::agents::SubAgent;
+    /// let reader = SubAgent::new("reader", "Reads a page and answers a question about it.", "read").output("text");
+    /// # drop(reader);
+    /// ```
     pub fn output(mut self, key: impl Into<String>) -> Self {
         self.output = key.into();
         self
@@ -109,6 +127,14 @@ impl SubAgent {
 
     /// The share of the budget that each call of the sub-agent may use. What it uses counts for the budget of
     /// the run too.
+    ///
+    /// ```
+    /// # use windlass::agents::SubAgent;
+    /// # use windlass::agents::Budget;
+    /// let reader = SubAgent::new("reader", "Reads a page and answers a question about it.", "read");
+    /// let reader = reader.budget(Budget::tokens(20_000));
+    /// # drop(reader);
+    /// ```
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);
         self
@@ -117,6 +143,12 @@ impl SubAgent {
 
 impl AgentLoop {
     /// A loop with a model of a provider. The agent must have the provider when it is registered.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5");
+    /// # drop(spec);
+    /// ```
     pub fn new(
         name: impl Into<String>,
         provider: impl Into<String>,
@@ -138,42 +170,87 @@ impl AgentLoop {
     }
 
     /// Adds a member of every request, such as `max_tokens`.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").param("max_tokens", 1_024);
+    /// # drop(spec);
+    /// ```
     pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.params.push((name.into(), value.into()));
         self
     }
 
     /// The instructions for the model.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").system("Answer in one sentence.");
+    /// # drop(spec);
+    /// ```
     pub fn system(mut self, text: impl Into<String>) -> Self {
         self.system = Some(text.into());
         self
     }
 
     /// The env key with the prompt. Default `prompt`.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").input("question");
+    /// # drop(spec);
+    /// ```
     pub fn input(mut self, key: impl Into<String>) -> Self {
         self.input = key.into();
         self
     }
 
     /// The env key that receives the text of the last answer. Default `answer`.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").output("text");
+    /// # drop(spec);
+    /// ```
     pub fn output(mut self, key: impl Into<String>) -> Self {
         self.output = key.into();
         self
     }
 
     /// How often the model is called at most. Default 50.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").turns_max(10);
+    /// # drop(spec);
+    /// ```
     pub fn turns_max(mut self, turns: u32) -> Self {
         self.turns_max = turns;
         self
     }
 
-    /// What happens when the conversation is too long for the model. Default: the run fails.
+    /// Sets what happens when the conversation is too long for the model. Default: the run fails.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// # use windlass::agents::Overflow;
+    /// let compact = Overflow::Compact { above_tokens: Some(100_000) };
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").on_overflow(compact);
+    /// # drop(spec);
+    /// ```
     pub fn on_overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
     /// How the calls of the loop are made. Default: as the agent's other calls.
+    ///
+    /// ```
+    /// # use windlass::agents::AgentLoop;
+    /// # use windlass::agents::Lane;
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").lane(Lane::Batch);
+    /// # drop(spec);
+    /// ```
     pub fn lane(mut self, lane: Lane) -> Self {
         self.lane = Some(lane);
         self
@@ -181,6 +258,13 @@ impl AgentLoop {
 
     /// Lets the model call another function of the program. Several calls at once run as branches at the same
     /// time.
+    ///
+    /// ```
+    /// # use windlass::agents::{AgentLoop, SubAgent};
+    /// let reader = SubAgent::new("reader", "Reads a page and answers a question about it.", "read");
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").sub_agent(reader);
+    /// # drop(spec);
+    /// ```
     pub fn sub_agent(mut self, sub_agent: SubAgent) -> Self {
         self.sub_agents.push(sub_agent);
         self
@@ -217,6 +301,13 @@ impl Registered {
 
 impl Agent {
     /// Adds a loop: the function with its name begins it.
+    ///
+    /// ```
+    /// # use windlass::agents::{Agent, AgentLoop};
+    /// let spec = AgentLoop::new("research", "anthropic", "claude-haiku-4-5").param("max_tokens", 1_024);
+    /// let agent = Agent::new("researcher", "research").agent_loop(spec).output("answer");
+    /// # drop(agent);
+    /// ```
     #[must_use]
     pub fn agent_loop(mut self, spec: AgentLoop) -> Self {
         let registered = Arc::new(Registered { spec, resolved: OnceLock::new() });

@@ -20,7 +20,7 @@ pub const OUTPUT_TOKENS_ASSUMED: u64 = 32_000;
 /// How many calls of one budget are under way at most. A further call waits.
 pub const RESERVATIONS_MAX: usize = 4_096;
 
-/// What a run may use, with all its branches and in all its generations. Every limit that is set holds.
+/// The limits of a run with all its branches, in all its generations. Every limit that is set holds.
 ///
 /// ```
 /// use windlass_models::agents::{Agent, Budget};
@@ -41,40 +41,76 @@ pub struct Budget {
     /// Calls of models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     calls: Option<u64>,
-    /// Who is asked when a call does not fit. Nobody: the run fails.
+    /// The people and roles that are asked when a call does not fit. If there are none, the run fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ask: Vec<String>,
 }
 
 impl Budget {
     /// A budget of money, in US dollars. Every model that the run calls must have a price.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::usd(0.5);
+    /// # drop(budget);
+    /// ```
     pub fn usd(dollars: f64) -> Self {
         Self { usd_nanos: Some(nanos(dollars)), ..Self::default() }
     }
 
     /// A budget of tokens, input and output together.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::tokens(100_000);
+    /// # drop(budget);
+    /// ```
     pub fn tokens(tokens: u64) -> Self {
         Self { tokens: Some(tokens), ..Self::default() }
     }
 
     /// A budget of calls.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::calls_only(20);
+    /// # drop(budget);
+    /// ```
     pub fn calls_only(calls: u64) -> Self {
         Self { calls: Some(calls), ..Self::default() }
     }
 
     /// Limits the number of calls too. An attempt that may be paid counts as a call.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::usd(0.5).calls(20);
+    /// # drop(budget);
+    /// ```
     pub fn calls(mut self, calls: u64) -> Self {
         self.calls = Some(calls);
         self
     }
 
     /// Limits the money too.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::tokens(100_000).and_usd(0.5);
+    /// # drop(budget);
+    /// ```
     pub fn and_usd(mut self, dollars: f64) -> Self {
         self.usd_nanos = Some(nanos(dollars));
         self
     }
 
     /// Limits the tokens too.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::usd(0.5).and_tokens(100_000);
+    /// # drop(budget);
+    /// ```
     pub fn and_tokens(mut self, tokens: u64) -> Self {
         self.tokens = Some(tokens);
         self
@@ -82,6 +118,12 @@ impl Budget {
 
     /// Asks a person or a role (`role:owner`) when a call does not fit, instead of failing the run. Each approval
     /// adds the original budget once more. May be called several times: anyone of them decides.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// let budget = Budget::usd(0.5).ask("role:owner");
+    /// # drop(budget);
+    /// ```
     pub fn ask(mut self, assignee: impl Into<String>) -> Self {
         self.ask.push(assignee.into());
         self
@@ -117,6 +159,12 @@ impl Budget {
     }
 
     /// Refuses a budget that limits nothing, or asks nobody that can exist.
+    ///
+    /// ```
+    /// # use windlass::agents::Budget;
+    /// assert!(Budget::usd(0.5).check().is_ok());
+    /// assert!(Budget::usd(0.5).ask("").check().is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -183,7 +231,7 @@ impl Amount {
         }
     }
 
-    /// What a call has used.
+    /// The usage of a call.
     pub(crate) fn used(cost: Option<UsdNanos>, usage: &Usage) -> Self {
         let tokens = [
             usage.input_tokens,
@@ -235,11 +283,11 @@ pub struct Account {
     pub original: Limits,
     /// The limits now.
     pub limits: Limits,
-    /// What calls have used, by the usage that the provider reported.
+    /// The usage of calls, as the provider reported it.
     pub spent: Amount,
-    /// What attempts without an answer have used at most. The provider may have charged for them.
+    /// The highest possible usage of attempts without an answer. The provider may have charged for them.
     pub uncertain: Amount,
-    /// What calls that are under way use at most, by the run that makes the call.
+    /// The highest possible usage of calls that are under way, by the run that makes the call.
     pub reserved: BTreeMap<RunKey, Amount>,
     /// The version of the prices that the last call was settled with.
     pub prices: String,

@@ -32,7 +32,7 @@ pub struct Continuation {
     deferred: Vec<String>,
 }
 
-/// What comes next.
+/// The choice of a function.
 #[derive(Debug)]
 #[must_use = "a function returns its choice"]
 pub struct Choice {
@@ -59,27 +59,76 @@ impl Continuation {
     }
 
     /// Defers a function: it runs when what follows goes back with [`Continuation::goto`].
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     // "load" runs first; when it goes back, "report" runs.
+    ///     let _ = workflow;
+    ///     Ok(next.defer("report").call("load"))
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn defer(mut self, function: impl Into<String>) -> Self {
         self.deferred.push(function.into());
         self
     }
 
     /// Goes on with the function that was deferred last. Without one the workflow ends.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     workflow.set("loaded", &true)?;
+    ///     Ok(next.goto())
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn goto(self) -> Choice {
         self.choose(Next::Goto)
     }
 
     /// Ends the workflow and drops all deferred functions.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     workflow.set("done", &true)?;
+    ///     Ok(next.halt())
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn halt(self) -> Choice {
         self.choose(Next::Halt)
     }
 
     /// Runs a function next.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     workflow.set("attempt", &1)?;
+    ///     Ok(next.call("load"))
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn call(self, function: impl Into<String>) -> Choice {
         self.choose(Next::Call(function.into()))
     }
 
     /// Calls a language model. The response is in the env at `output_key` when `next` runs.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// # use windlass::agents::LlmRequest;
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     workflow.transcript("chat").push_user("Why is the sky blue?")?;
+    ///     let request = LlmRequest::new("anthropic", "claude-haiku-4-5");
+    ///     let request = request.param("max_tokens", 1_024).transcript("chat");
+    ///     Ok(next.llm(request, "response", "read_response"))
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn llm(
         self,
         request: LlmRequest,
@@ -90,6 +139,17 @@ impl Continuation {
     }
 
     /// Asks a person. The answer is in the env at `output_key` when `next` runs.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// # use windlass::agents::HumanRequest;
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     let amount: u64 = workflow.get("amount")?;
+    ///     let request = HumanRequest::to("role:owner").title(format!("Pay {amount}?"));
+    ///     Ok(next.human(request, "outcome", "read_outcome"))
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn human(
         self,
         request: HumanRequest,
@@ -100,6 +160,15 @@ impl Continuation {
     }
 
     /// Calls tools, all at once. The results are in the env at `output_key` when `next` runs.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     let uses = workflow.response("response")?.tool_uses()?;
+    ///     Ok(next.tools(uses, "results", "read_results"))
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn tools(
         self,
         uses: Vec<ToolUse>,
@@ -111,6 +180,17 @@ impl Continuation {
 
     /// Runs branches at the same time, each with a copy of the env. When all have ended, their changes
     /// are merged by key, and `join` runs.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// # use windlass::agents::ForkBranch;
+    /// async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     workflow.set("topic", &"rust")?;
+    ///     let branches = vec![ForkBranch::new("left", "search"), ForkBranch::new("right", "read")];
+    ///     Ok(next.fork_join(branches, "merge"))
+    /// }
+    /// # windlass::agents::Agent::new("a", "begin").function("begin", begin).name();
+    /// ```
     pub fn fork_join(self, branches: Vec<ForkBranch>, join: impl Into<String>) -> Choice {
         let refused = super::request::check_branches(&branches).err();
         self.choose(refused.map_or(Next::ForkJoin(branches, join.into()), Next::Refused))

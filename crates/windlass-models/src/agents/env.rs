@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use windlass_kernel::summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};
-use windlass_kernel::{Error, ErrorCode, ErrorKind, SetsumDigest};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, SetsumDigest};
 
 /// How many keys an env has at most.
 pub const ENV_KEYS_MAX: usize = 4_096;
@@ -248,6 +249,13 @@ fn unreadable(key: &str, source: serde_json::Error) -> Error {
 
 pub(crate) fn invalid(code: ErrorCode, message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, code, message)
+}
+
+/// Reads a duration of a builder.
+pub(crate) fn read_duration(field: &str, duration: impl IntoDuration) -> Result<Duration, Error> {
+    duration
+        .into_duration()
+        .map_err(|error| invalid(ErrorCode::InvalidDuration, format!("{field}: {error}")))
 }
 
 #[cfg(test)]

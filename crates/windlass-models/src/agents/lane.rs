@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use windlass_engine::Engine;
-use windlass_kernel::{Error, ErrorCode, Timestamp, WorkflowName};
+use windlass_kernel::{Error, ErrorCode, IntoDuration, Timestamp, WorkflowName};
 
 use super::agent::Agent;
-use super::env::invalid;
+use super::env::{invalid, read_duration};
 use super::provider::Provider;
 
 pub(crate) use member::BatchedCall;
@@ -63,13 +63,27 @@ impl Lane {
         Self::By(Deadline::At(time))
     }
 
-    /// A batch, if it can be done within this time from the start of the run.
-    pub fn within(span: Duration) -> Self {
-        Self::By(Deadline::AfterStart(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
+    /// A batch, if it can be done within this time from the start of the run: a text such as `"8 hours"`, a
+    /// [`Duration`], or milliseconds.
+    ///
+    /// ```
+    /// # use windlass::agents::Lane;
+    /// let lane = Lane::within("8 hours")?;
+    /// assert!(Lane::within("tomorrow").is_err());
+    /// # drop(lane);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn within(span: impl IntoDuration) -> Result<Self, Error> {
+        let span = read_duration("the deadline of a call", span)?;
+        Ok(Self::By(Deadline::AfterStart(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))))
     }
 }
 
-/// What becomes of a member of a batch that got no answer: it expired, was cancelled, or failed in a way that
+/// The fate of a member of a batch that got no answer: it expired, was cancelled, or failed in a way that
 /// another attempt can change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -83,8 +97,9 @@ pub enum BatchRetry {
     Fail,
 }
 
-/// When a lane sends a batch, and how it looks for results.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// When a lane sends a batch, and how it looks for results. Durations are texts such as `"15 minutes"`, a
+/// [`Duration`], or milliseconds; a text that is no duration is refused when the agent is registered.
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct LaneOptions {
     members_max: usize,
@@ -94,6 +109,7 @@ pub struct LaneOptions {
     poll_min: Duration,
     poll_max: Duration,
     grace: Duration,
+    refused: Option<Arc<Error>>,
 }
 
 /// The most members that a lane can be told to put into a batch.
@@ -109,6 +125,7 @@ impl Default for LaneOptions {
             poll_min: Duration::from_secs(5),
             poll_max: Duration::from_secs(60),
             grace: Duration::from_secs(120),
+            refused: None,
         }
     }
 }
@@ -116,44 +133,92 @@ impl Default for LaneOptions {
 impl LaneOptions {
     /// A batch is sent when so many calls wait, also while another one is in flight. Default 10,000; the provider's
     /// own limit holds too.
+    ///
+    /// ```
+    /// # use windlass::agents::LaneOptions;
+    /// let options = LaneOptions::default().members_max(1_000);
+    /// # drop(options);
+    /// ```
     pub fn members_max(mut self, members: usize) -> Self {
         self.members_max = members;
         self
     }
 
     /// The bytes of the requests in a batch. Default 64 MiB; the worker holds them in memory while it sends them.
+    ///
+    /// ```
+    /// # use windlass::agents::LaneOptions;
+    /// let options = LaneOptions::default().bytes_max(16 << 20);
+    /// # drop(options);
+    /// ```
     pub fn bytes_max(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
         self
     }
 
     /// How long a call waits at most while another batch is in flight. Default 15 minutes.
-    pub fn age_max(mut self, age: Duration) -> Self {
-        self.age_max = age;
+    ///
+    /// ```
+    /// # use windlass::agents::LaneOptions;
+    /// let options = LaneOptions::default().age_max("5 minutes");
+    /// # drop(options);
+    /// ```
+    pub fn age_max(mut self, age: impl IntoDuration) -> Self {
+        self.age_max = self.read("age_max of a lane", age);
         self
     }
 
     /// How long the first call waits for others when no batch is in flight. Default one second.
-    pub fn gather(mut self, span: Duration) -> Self {
-        self.gather = span;
+    ///
+    /// ```
+    /// # use windlass::agents::LaneOptions;
+    /// let options = LaneOptions::default().gather("3 seconds");
+    /// # drop(options);
+    /// ```
+    pub fn gather(mut self, span: impl IntoDuration) -> Self {
+        self.gather = self.read("gather of a lane", span);
         self
     }
 
     /// How often a batch is read: first after `min`, then twice as long each time, up to `max`. Default 5 s and
     /// 60 s.
-    pub fn poll(mut self, min: Duration, max: Duration) -> Self {
-        (self.poll_min, self.poll_max) = (min, max.max(min));
+    ///
+    /// ```
+    /// # use windlass::agents::LaneOptions;
+    /// let options = LaneOptions::default().poll("10 seconds", "2 minutes");
+    /// # drop(options);
+    /// ```
+    pub fn poll(mut self, min: impl IntoDuration, max: impl IntoDuration) -> Self {
+        self.poll_min = self.read("poll of a lane", min);
+        self.poll_max = self.read("poll of a lane", max).max(self.poll_min);
         self
     }
 
     /// How long after an unknown outcome a batch can still appear at the provider. After this time it is sent again.
     /// Default two minutes.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+    ///
+    /// ```
+    /// # use windlass::agents::LaneOptions;
+    /// let options = LaneOptions::default().grace("5 minutes");
+    /// # drop(options);
+    /// ```
+    pub fn grace(mut self, grace: impl IntoDuration) -> Self {
+        self.grace = self.read("grace of a lane", grace);
         self
     }
 
-    fn check(&self) -> Result<(), Error> {
+    // Keeps the first error until the agent is registered.
+    fn read(&mut self, field: &str, duration: impl IntoDuration) -> Duration {
+        read_duration(field, duration).unwrap_or_else(|error| {
+            self.refused.get_or_insert(Arc::new(error));
+            Duration::ZERO
+        })
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if let Some(refused) = &self.refused {
+            return Err(invalid(refused.code(), refused.message()));
+        }
         let valid = (1..=LANE_MEMBERS_MAX).contains(&self.members_max) && self.bytes_max > 0;
         if !valid || self.poll_min.is_zero() {
             let message = format!(

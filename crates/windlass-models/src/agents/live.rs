@@ -107,6 +107,10 @@ impl Executor {
 
     async fn advance(&self, mut workflow: Workflow) -> Result<Run, RunError> {
         let mut events = Vec::new();
+        if let Err(error) = self.agent.check_options() {
+            let workflow = Some(Box::new(workflow));
+            return Err(RunError { workflow, events, source: AnyError::new(error) });
+        }
         loop {
             let kept = workflow.clone();
             let advanced = self.step(workflow, &mut events).await;

@@ -82,6 +82,7 @@ impl Model for Agents {
 ///
 /// The name is not valid, or a workflow with this name is registered; or the entry function is missing.
 pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Value>, Error> {
+    agent.check_options()?;
     agent.trampoline.version_of(&agent.entry)?;
     agent.resolve_loops()?;
     agent.check_budget(agent.budget.as_ref())?;

@@ -1,14 +1,12 @@
-//! What a program asks for: calls of language models, tools, people and branches.
-
-use std::time::Duration;
+//! Requests of a program: calls of language models, tools, people and branches.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use windlass_kernel::{Error, ErrorCode};
+use windlass_kernel::{Error, ErrorCode, IntoDuration};
 
 use super::budget::Budget;
-use super::env::invalid;
+use super::env::{invalid, read_duration};
 use super::lane::Lane;
 use super::provider::{Usage, WireFormat};
 
@@ -69,6 +67,12 @@ impl LlmRequest {
     }
 
     /// Adds a member of the request's body. A second value for a member replaces the first one.
+    ///
+    /// ```
+    /// # use windlass::agents::LlmRequest;
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").param("max_tokens", 1_024);
+    /// # drop(request);
+    /// ```
     pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         let (name, value): (String, Value) = (name.into(), value.into());
         let value = RawValue::from_string(value.to_string()).expect("a JSON value is JSON text");
@@ -80,25 +84,56 @@ impl LlmRequest {
     }
 
     /// Sends the items of this transcript, and appends the response to it.
+    ///
+    /// ```
+    /// # use windlass::agents::LlmRequest;
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").transcript("chat");
+    /// # drop(request);
+    /// ```
     pub fn transcript(mut self, name: impl Into<String>) -> Self {
         self.transcript = Some(name.into());
         self
     }
 
-    /// How long one attempt may take. Default: the option of the agent.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
+    /// How long one attempt may take: a text such as `"2 minutes"`, a `Duration`, or milliseconds. Default: the
+    /// option of the agent.
+    ///
+    /// ```
+    /// # use windlass::agents::LlmRequest;
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").timeout("2 minutes")?;
+    /// # drop(request);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Result<Self, Error> {
+        let timeout = read_duration("the timeout of a request", timeout)?;
         self.timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
-        self
+        Ok(self)
     }
 
     /// Asks the provider to stream, also if nobody watches when the call begins. Long answers need it: some
     /// providers refuse to compute them without a stream.
+    ///
+    /// ```
+    /// # use windlass::agents::LlmRequest;
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").stream();
+    /// # drop(request);
+    /// ```
     pub fn stream(mut self) -> Self {
         self.stream = true;
         self
     }
 
     /// How the call is made. Default: the option of the agent.
+    ///
+    /// ```
+    /// # use windlass::agents::{Lane, LlmRequest};
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").lane(Lane::Batch);
+    /// # drop(request);
+    /// ```
     pub fn lane(mut self, lane: Lane) -> Self {
         self.lane = Some(lane);
         self
@@ -106,6 +141,14 @@ impl LlmRequest {
 
     /// How many calls, with this one, the program still makes at most before its deadline. A lane with a deadline
     /// divides the time that is left by it. Default 1.
+    ///
+    /// ```
+    /// # use windlass::agents::{Lane, LlmRequest};
+    /// // Three calls share the six hours.
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").lane(Lane::within("6 hours")?).turns_left(3);
+    /// # drop(request);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn turns_left(mut self, turns: u32) -> Self {
         self.turns_left = Some(turns.max(1));
         self
@@ -113,6 +156,12 @@ impl LlmRequest {
 
     /// Runs this function instead of failing the run if the provider refuses the request because it does not
     /// fit into the context of the model.
+    ///
+    /// ```
+    /// # use windlass::agents::LlmRequest;
+    /// let request = LlmRequest::new("anthropic", "claude-haiku-4-5").on_overflow("summarise");
+    /// # drop(request);
+    /// ```
     pub fn on_overflow(mut self, function: impl Into<String>) -> Self {
         self.on_overflow = Some(function.into());
         self
@@ -141,7 +190,7 @@ pub struct Response {
     pub(crate) info: ResponseInfo,
 }
 
-/// What the env keeps of a response beside the reference to its body.
+/// The part of a response that the env keeps beside the reference to its body.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseInfo {
     /// Why the model stopped.
@@ -255,7 +304,7 @@ impl ForkBranch {
         self
     }
 
-    /// What the branch may use. It counts for the budget of the run too.
+    /// Limits the branch. Its usage counts for the budget of the run too.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = Some(budget);

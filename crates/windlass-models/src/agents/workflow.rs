@@ -197,6 +197,11 @@ impl Workflow {
     }
 
     /// The id of the run.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// assert_eq!(Workflow::new("run-1", "begin").run_id(), "run-1");
+    /// ```
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
@@ -207,6 +212,15 @@ impl Workflow {
 
     /// Reads a value.
     ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("count", &3)?;
+    /// assert_eq!(workflow.get::<u32>("count")?, 3);
+    /// assert!(workflow.get::<String>("count").is_err());
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::EnvKeyNotFound`] if there is none, [`ErrorCode::EnvValueInvalid`] if it is of another type.
@@ -216,6 +230,14 @@ impl Workflow {
 
     /// Sets a value.
     ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("name", "Ann")?;
+    /// assert_eq!(workflow.get::<String>("name")?, "Ann");
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::InvalidName`] or [`ErrorCode::EnvValueInvalid`]: the key or the value is not valid.
@@ -224,6 +246,15 @@ impl Workflow {
     }
 
     /// Reads a value and removes it. A value of another type stays.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("count", &3)?;
+    /// assert_eq!(workflow.take::<u32>("count")?, 3);
+    /// assert!(workflow.value("count").is_none());
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -235,36 +266,94 @@ impl Workflow {
     }
 
     /// Removes a value.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("count", &3)?;
+    /// assert!(workflow.remove("count").is_some());
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         self.env.remove(key)
     }
 
     /// The JSON value of a key.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("count", &3)?;
+    /// assert_eq!(workflow.value("count"), Some(&3.into()));
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.env.value(key)
     }
 
     /// The keys, sorted.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("b", &1)?;
+    /// workflow.set("a", &2)?;
+    /// assert_eq!(workflow.keys().collect::<Vec<_>>(), ["a", "b"]);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.env.keys()
     }
 
     /// The env as JSON.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.set("count", &3)?;
+    /// assert_eq!(workflow.env()["count"], 3);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn env(&self) -> Map<String, Value> {
         self.env.to_map()
     }
 
     /// The transcript with a name; an empty one if there is none yet.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.transcript("chat").push_user("Why is the sky blue?")?;
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn transcript(&mut self, name: &str) -> &mut Transcript {
         self.transcripts.entry(name.to_owned()).or_default()
     }
 
     /// Removes a transcript. Its items stay in the store.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.transcript("chat").push_user("Why is the sky blue?")?;
+    /// assert!(workflow.remove_transcript("chat").is_some());
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn remove_transcript(&mut self, name: &str) -> Option<Transcript> {
         self.transcripts.remove(name)
     }
 
     /// The response at a key.
+    ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn read_response(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     let text = workflow.response("response")?.text()?;
+    ///     workflow.set("answer", &text)?;
+    ///     Ok(next.halt())
+    /// }
+    /// # windlass::agents::Agent::new("a", "b").function("b", read_response).name();
+    /// ```
     ///
     /// # Errors
     ///
@@ -286,6 +375,16 @@ impl Workflow {
 
     /// The results of the tool calls at a key.
     ///
+    /// ```
+    /// # use windlass::agents::{CallResult, Continuation, Workflow};
+    /// async fn read_results(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     let results = workflow.tool_results("results")?;
+    ///     workflow.set("count", &results.len())?;
+    ///     Ok(next.halt())
+    /// }
+    /// # windlass::agents::Agent::new("a", "b").function("b", read_results).name();
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Workflow::get`].
@@ -294,6 +393,13 @@ impl Workflow {
     }
 
     /// Records an event. It is written with the commit that ends the running function.
+    ///
+    /// ```
+    /// # use windlass::agents::Workflow;
+    /// let mut workflow = Workflow::new("run-1", "begin");
+    /// workflow.record_event("invoice.read", serde_json::json!({ "pages": 3 }))?;
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

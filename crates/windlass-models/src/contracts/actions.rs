@@ -51,11 +51,23 @@ pub struct ActionOutcome {
 
 impl ActionOutcome {
     /// Nothing is written.
+    ///
+    /// ```
+    /// # use windlass::contracts::ActionOutcome;
+    /// let outcome = ActionOutcome::none();
+    /// # drop(outcome);
+    /// ```
     pub fn none() -> Self {
         Self::default()
     }
 
     /// The result, from which the node can write context variables.
+    ///
+    /// ```
+    /// # use windlass::contracts::ActionOutcome;
+    /// let outcome = ActionOutcome::none().result(serde_json::json!({ "rating": "good" }));
+    /// # drop(outcome);
+    /// ```
     #[must_use]
     pub fn result(mut self, result: Value) -> Self {
         self.result = result;
@@ -64,6 +76,12 @@ impl ActionOutcome {
 
     /// The new content of the document. Only actions that the contract lists in `documentActions` can change
     /// it.
+    ///
+    /// ```
+    /// # use windlass::contracts::ActionOutcome;
+    /// let outcome = ActionOutcome::none().content(serde_json::json!({ "id": "i-1", "total": 900 }));
+    /// # drop(outcome);
+    /// ```
     #[must_use]
     pub fn content(mut self, content: Value) -> Self {
         self.content = Some(content);
@@ -71,6 +89,13 @@ impl ActionOutcome {
     }
 
     /// Adds an effect, which [`windlass_engine::Engine::serve_effects`] delivers at least once.
+    ///
+    /// ```
+    /// # use windlass::contracts::ActionOutcome;
+    /// let outcome = ActionOutcome::none().effect("ledger", &serde_json::json!({ "amount": 900 }))?;
+    /// # drop(outcome);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -86,6 +111,16 @@ impl ActionOutcome {
     }
 
     /// Adds a change of one of the application's records.
+    ///
+    /// ```
+    /// # use windlass::contracts::ActionOutcome;
+    /// use windlass::{Expect, RecordChange};
+    ///
+    /// let change = RecordChange::put("postings", "i-1", &900, Expect::Absent)?;
+    /// let outcome = ActionOutcome::none().record(change);
+    /// # drop(outcome);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     #[must_use]
     pub fn record(mut self, record: RecordChange) -> Self {
         self.records.push(record);

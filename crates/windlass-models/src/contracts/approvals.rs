@@ -167,6 +167,14 @@ impl Approval {
 impl Contracts {
     /// The open requests that ask a person, by id.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for request in contracts.inbox(&dana, None, 20).await? {
+    ///     println!("{}: {}/{}", request.id, request.entity_type, request.document);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store does not answer.
@@ -180,6 +188,14 @@ impl Contracts {
     }
 
     /// The requests about a document, open and closed, by id.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for request in contracts.approvals_of("invoice", "i-1", None, 20).await? {
+    ///     println!("{}: {:?}", request.id, request.status);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -214,6 +230,12 @@ impl Contracts {
 
     /// Reads a request.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{:?}", contracts.approval("REQUEST").await?.status);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ApprovalNotFound`] if there is none.
@@ -230,6 +252,17 @@ impl Contracts {
     }
 
     /// Decides on a request. `digest` is the digest of the content that the person saw.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// use windlass::contracts::language::tokens::Verdict;
+    ///
+    /// for request in contracts.inbox(&dana, None, 20).await? {
+    ///     let why = Some("the amount matches the order");
+    ///     contracts.decide_approval(&request.id, Verdict::Approved, request.digest, &dana, why).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -259,6 +292,12 @@ impl Contracts {
     }
 
     /// Lets another person decide instead of the caller.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.delegate_approval("REQUEST", "kim", &dana).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

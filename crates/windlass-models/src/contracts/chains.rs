@@ -50,7 +50,7 @@ pub struct ChainProgress {
     pub people: BTreeSet<String>,
 }
 
-/// What the decisions of a stage say.
+/// The result of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StageResult {
     /// More decisions are needed.
@@ -121,6 +121,17 @@ impl Approval {
 impl Contracts {
     /// Replaces an approval chain of this tenant.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// use windlass::contracts::Chain;
+    ///
+    /// let chain = r#"{"stages": [{"approvers": {"strategy": "org_chart"}},
+    ///                            {"approvers": {"strategy": "role", "role": "finance_manager"}}]}"#;
+    /// let chain: Chain = serde_json::from_str(chain)?;
+    /// contracts.put_chain("two_stages", &chain, &dana).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractInvalid`] if the chain has no stage or more than [`STAGES_MAX`].
@@ -139,6 +150,12 @@ impl Contracts {
     }
 
     /// An approval chain of this tenant.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{} stages", contracts.chain("two_stages").await?.stages.len());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

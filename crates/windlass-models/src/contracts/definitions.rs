@@ -213,6 +213,16 @@ impl Shared {
 impl Contracts {
     /// Publishes the next version of a lifecycle contract, and serves its documents from now on.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// use windlass::contracts::language::templates;
+    ///
+    /// let template = &templates::all()[0];
+    /// let published = contracts.publish_type(&template.contract, &dana).await?;
+    /// println!("version {} of {}", published.version, published.entity_type);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractInvalid`] if the contract or its default patches do not compile, or if its version
@@ -265,6 +275,14 @@ impl Contracts {
 
     /// The document types, in order of their names.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for published in contracts.types().await? {
+    ///     println!("{} {}", published.entity_type, published.version);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store does not answer.
@@ -289,6 +307,14 @@ impl Contracts {
 
     /// A published version of a contract; the newest one without a number.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let newest = contracts.contract("invoice", None).await?;
+    /// let first = contracts.contract("invoice", Some(1)).await?;
+    /// # drop((newest, first));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractTypeNotFound`] if there is no such type or version.
@@ -306,6 +332,12 @@ impl Contracts {
 
     /// Refuses new documents of a type. Documents that exist go on.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// assert!(contracts.archive_type("invoice").await?.archived);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractTypeNotFound`] if there is no such type.
@@ -321,6 +353,12 @@ impl Contracts {
 
     /// The draft and the published version of this tenant's definition.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// assert!(contracts.definition("invoice").await?.draft.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractTypeNotFound`] if there is no such type.
@@ -330,6 +368,12 @@ impl Contracts {
     }
 
     /// A published version of this tenant's definition.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{}", contracts.definition_version("invoice", 1).await?.by);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -351,6 +395,13 @@ impl Contracts {
 
     /// Stores a draft. It need not compile.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let draft = r#"{"baseRef": {"entityType": "invoice", "envelopeVersion": 1}, "slots": {}}"#;
+    /// contracts.put_draft("invoice", &serde_json::from_str(draft)?).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractTypeNotFound`] if there is no such type, [`ErrorCode::RecordConflict`] if another
@@ -370,6 +421,14 @@ impl Contracts {
 
     /// Compiles a definition against the newest contract and checks that this process can run it.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let draft = r#"{"baseRef": {"entityType": "invoice", "envelopeVersion": 1}, "slots": {}}"#;
+    /// let compiled = contracts.check("invoice", &serde_json::from_str(draft)?).await?;
+    /// println!("{} nodes", compiled.nodes.len());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractInvalid`]; the source of the error is the [`compile::Error`] with all problems.
@@ -388,6 +447,16 @@ impl Contracts {
 
     /// Runs a scenario against the draft, or against the effective workflow if there is no draft. Nothing is
     /// stored.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// use windlass::contracts::language::simulate::Scenario;
+    ///
+    /// let scenario = Scenario::read(r#"{"document": {"id": "i-1", "total": 900, "requester": "rita"}}"#);
+    /// let simulation = contracts.simulate("invoice", &scenario.expect("it is a scenario")).await?;
+    /// # drop(simulation);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -411,6 +480,12 @@ impl Contracts {
 
     /// The workflow that a new document of this tenant gets.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{} nodes", contracts.workflow("invoice").await?.nodes.len());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::ContractTypeNotFound`] if there is no such type.
@@ -424,6 +499,12 @@ impl Contracts {
     }
 
     /// Compiles the draft and publishes it. Documents that exist keep their artefact.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("version {}", contracts.publish("invoice", &dana).await?.version);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -442,6 +523,12 @@ impl Contracts {
     }
 
     /// Publishes the content of an earlier version again. It is compiled against the newest contract.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("version {}", contracts.roll_back("invoice", 1, &dana).await?.version);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -462,6 +549,12 @@ impl Contracts {
 
     /// Lets new documents use the defaults of the contract again. Documents that exist keep their artefact.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// assert!(contracts.archive("invoice").await?.published.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::DefinitionNotFound`] if nothing is published.
@@ -478,6 +571,13 @@ impl Contracts {
 
     /// Makes a draft for the newest contract from the published version. The draft is stored even if it does
     /// not compile, so that it can be corrected.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.rebase("invoice").await?;
+    /// contracts.publish("invoice", &dana).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -499,6 +599,12 @@ impl Contracts {
 
     /// Compiles the published version again, or the contract if the operator asks and nothing is published. New
     /// documents use the new artefact; documents that exist keep theirs. An artefact that would not change stays.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{}", contracts.recompile("invoice", &dana).await?.changed);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -47,6 +47,14 @@ enum Write<'a> {
 impl Contracts {
     /// Creates a document and starts its run, in one commit.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let content = serde_json::json!({ "id": "i-1", "total": 900, "currency": "EUR", "requester": "dana" });
+    /// let invoice = contracts.create("invoice", "i-1", &content, &dana).await?;
+    /// assert_eq!(invoice.row.version, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::DocumentExists`], [`ErrorCode::DocumentInvalid`], [`ErrorCode::ContractTypeNotFound`] or
@@ -136,6 +144,12 @@ impl Contracts {
 
     /// Reads a document.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{}", contracts.document("invoice", "i-1").await?.row.state);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::DocumentNotFound`] if there is none.
@@ -145,6 +159,13 @@ impl Contracts {
     }
 
     /// A page of documents of a type, by id: all of them, or those in a state.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let drafts = contracts.documents("invoice", Some("draft"), None, 100).await?;
+    /// println!("{} drafts", drafts.len());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -175,6 +196,16 @@ impl Contracts {
 
     /// Replaces the content of a document that has this version. A content that is the same writes nothing.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let invoice = contracts.document("invoice", "i-1").await?;
+    /// let mut content = invoice.row.content.clone();
+    /// content["total"] = 950.into();
+    /// let why = Some("the freight was missing");
+    /// contracts.edit("invoice", "i-1", invoice.row.version, &content, &dana, why).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::WorkflowEditLocked`] if the edit window is locked, [`ErrorCode::DocumentConflict`] if the
@@ -193,6 +224,12 @@ impl Contracts {
 
     /// Calls the action of a gate, such as `submit` or `cancel`. The run carries it out.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.act("invoice", "i-1", "submit", &dana, None).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::DocumentActionClosed`] if the gate is not open.
@@ -208,6 +245,12 @@ impl Contracts {
     }
 
     /// Creates a document that amends a locked one, with its content. It runs the workflow from its start.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.amend("invoice", "i-1", "i-1-b", &dana).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -232,6 +275,12 @@ impl Contracts {
 
     /// A content version of a document.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{}", contracts.document_version("invoice", "i-1", 1).await?.content);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::RecordVersionNotFound`] if there is none with this number.
@@ -246,6 +295,14 @@ impl Contracts {
     }
 
     /// The fields that differ between two content versions.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for (field, change) in contracts.document_diff("invoice", "i-1", 1, 2).await? {
+    ///     println!("{field}: {change:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use windlass_contracts::approvers::Directory;
 use windlass_engine::{
-    Engine, Lane, Model, ModelDescription, Opened, Program, RecordChange, refusal,
+    Engine, Model, ModelDescription, Opened, Program, RecordChange, ThreadPool, refusal,
 };
-use windlass_kernel::{Error, ErrorCode, ErrorKind, Expect, Namespace};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Expect, IntoDuration, Namespace, duration};
 
 use super::actions::{Action, Actions};
 use super::description::DESCRIPTION;
@@ -36,11 +36,21 @@ pub struct ContractsBuilder {
     steps_max: u64,
     serves_webhooks: bool,
     serves_mail: bool,
-    stuck_every: Option<Duration>,
+    stuck_every: Option<Result<Duration, duration::Error>>,
 }
 
 impl Contracts {
     /// A builder with default options.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use windlass::contracts::Contracts;
+    ///
+    /// let engine = windlass::Engine::open("memory:").await?;
+    /// let contracts = Contracts::builder().steps_max(1_000).open(&engine).await?;
+    /// assert!(contracts.types().await?.is_empty());
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
     pub fn builder() -> ContractsBuilder {
         ContractsBuilder {
             actions: Actions::with_built_in(),
@@ -53,12 +63,25 @@ impl Contracts {
     }
 
     /// The same contracts for another tenant.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let other = contracts.in_namespace("tenant-7".parse()?);
+    /// assert_eq!(other.engine().namespace().as_str(), "tenant-7");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn in_namespace(&self, namespace: Namespace) -> Self {
         Self { engine: self.engine.in_namespace(namespace), shared: Arc::clone(&self.shared) }
     }
 
     /// The engine of this handle.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// assert_eq!(contracts.engine().namespace().as_str(), "default");
+    /// # Ok(()) }
+    /// ```
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -69,6 +92,16 @@ impl Contracts {
 
     /// Replaces the people, roles, managers and delegations of this tenant.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// use windlass::contracts::language::approvers::Directory;
+    ///
+    /// let people = r#"{"people": {"rita": {}, "kim": {"roles": ["finance_manager"]}}}"#;
+    /// let directory: Directory = serde_json::from_str(people)?;
+    /// contracts.put_directory(&directory).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::InvalidSize`] if the directory is too large for a record.
@@ -77,6 +110,12 @@ impl Contracts {
     }
 
     /// The people, roles, managers and delegations of this tenant.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{} people", contracts.directory().await?.people.len());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -87,6 +126,12 @@ impl Contracts {
 
     /// Replaces the settings of this tenant, which expressions read as `org`.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.put_settings(&serde_json::json!({ "limit": 5_000 })).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::InvalidSize`] if the settings are too large for a record.
@@ -95,6 +140,12 @@ impl Contracts {
     }
 
     /// The settings of this tenant, an object without members if there are none.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// assert_eq!(contracts.settings().await?["limit"], 5_000);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -118,6 +169,12 @@ impl Contracts {
     }
 
     /// Drops all cached artefacts and contracts, so that they are read and verified again.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.evict();
+    /// # Ok(()) }
+    /// ```
     pub fn evict(&self) {
         self.shared.evict();
     }
@@ -125,18 +182,55 @@ impl Contracts {
 
 impl ContractsBuilder {
     /// Registers an action that nodes can call.
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// use std::sync::Arc;
+    /// use windlass::contracts::{ActionCall, ActionOutcome};
+    ///
+    /// fn check(call: &ActionCall<'_>) -> Result<ActionOutcome, String> {
+    ///     let rating = if call.payload["amount"] == 0 { "none" } else { "good" };
+    ///     Ok(ActionOutcome::none().result(serde_json::json!({ "rating": rating })))
+    /// }
+    ///
+    /// let builder = Contracts::builder().action("credit.check", Arc::new(check));
+    /// # drop(builder);
+    /// ```
     pub fn action(mut self, name: &str, action: Arc<Action>) -> Self {
         self.actions.add(name, action);
         self
     }
 
     /// Sets the policy.
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// use windlass::contracts::{DocumentRow, Person, Policy};
+    ///
+    /// struct OnlyStaff;
+    ///
+    /// impl Policy for OnlyStaff {
+    ///     fn write(&self, person: &Person, write: &str, _: &DocumentRow) -> Result<(), String> {
+    ///         let is_staff = person.roles.iter().any(|role| role == "staff");
+    ///         if is_staff { Ok(()) } else { Err(format!("only staff may {write}")) }
+    ///     }
+    /// }
+    ///
+    /// let builder = Contracts::builder().policy(OnlyStaff);
+    /// # drop(builder);
+    /// ```
     pub fn policy(mut self, policy: impl Policy) -> Self {
         self.policy = Arc::new(policy);
         self
     }
 
     /// The most steps of one run. [default: 10,000]
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// let builder = Contracts::builder().steps_max(1_000);
+    /// # drop(builder);
+    /// ```
     pub fn steps_max(mut self, steps_max: u64) -> Self {
         self.steps_max = steps_max;
         self
@@ -144,6 +238,12 @@ impl ContractsBuilder {
 
     /// States that this program delivers the effects named [`super::WEBHOOK_EFFECT`]. Without it, definitions
     /// with webhooks are refused.
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// let builder = Contracts::builder().webhooks();
+    /// # drop(builder);
+    /// ```
     pub fn webhooks(mut self) -> Self {
         self.serves_webhooks = true;
         self
@@ -151,29 +251,55 @@ impl ContractsBuilder {
 
     /// States that this program delivers the effects named [`super::MAIL_EFFECT`]. Without it, definitions that
     /// send mails are refused.
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// let builder = Contracts::builder().mail();
+    /// # drop(builder);
+    /// ```
     pub fn mail(mut self) -> Self {
         self.serves_mail = true;
         self
     }
 
-    /// Looks for stuck documents so often and warns about each once. Without it, only [`Contracts::stuck`] looks.
-    pub fn watch_stuck(mut self, every: Duration) -> Self {
-        self.stuck_every = Some(every);
+    /// Looks for stuck documents so often and warns about each once: a text such as `"1 minute"`, a [`Duration`],
+    /// or milliseconds. Without it, only [`Contracts::stuck`] looks.
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// let builder = Contracts::builder().watch_stuck("1 minute");
+    /// # drop(builder);
+    /// ```
+    pub fn watch_stuck(mut self, every: impl IntoDuration) -> Self {
+        self.stuck_every = Some(every.into_duration());
         self
     }
 
     /// Serves all document types of the store. In a store that processes share, new types are found within ten
     /// seconds.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::contracts::Contracts;
+    ///
+    /// let contracts = Contracts::builder().open(&engine).await?;
+    /// # drop(contracts);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`ErrorCode::InvalidOption`] if there may be no steps or no time between two looks for stuck documents, or
-    /// the store does not answer.
-    pub async fn open(self, engine: &Engine) -> Result<Contracts, Error> {
+    /// [`ErrorCode::InvalidOption`] if there may be no steps or no time between two looks for stuck documents,
+    /// [`ErrorCode::InvalidDuration`] if that time is no duration, or the store does not answer.
+    pub async fn open(self, engine: impl AsRef<Engine>) -> Result<Contracts, Error> {
+        let engine = engine.as_ref();
         let Self { actions, policy, steps_max, serves_webhooks, serves_mail, stuck_every } = self;
         if steps_max == 0 {
             return Err(invalid(ErrorCode::InvalidOption, "a run needs at least 1 step"));
         }
+        let stuck_every = stuck_every.transpose().map_err(|error| {
+            invalid(ErrorCode::InvalidDuration, format!("watch_stuck: {error}"))
+        })?;
         if stuck_every.is_some_and(|every| every.is_zero()) {
             let message = "the time between two looks for stuck documents is 0";
             return Err(invalid(ErrorCode::InvalidOption, message));
@@ -231,7 +357,7 @@ impl Contracts {
                 }
             }
         };
-        env.spawn(Lane::Service, Box::pin(task));
+        env.spawn(ThreadPool::Service, Box::pin(task));
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 use windlass_contracts::types::NodeType;
-use windlass_engine::{Lane, Why};
+use windlass_engine::{ThreadPool, Why};
 use windlass_kernel::{
     Error, MessageKind, Order, Query, Run, RunStatus, RunsQuery, Subject, Timestamp,
 };
@@ -165,6 +165,12 @@ pub struct Stuck {
 impl Contracts {
     /// The health of the documents of this tenant.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{} runs wait", contracts.health().await?.pending);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store does not answer.
@@ -219,6 +225,14 @@ impl Contracts {
     /// The documents that make no progress without an operator: their run has failed, was terminated before
     /// the document reached a final state, cannot be continued by this build, or has not moved for
     /// [`STUCK_AFTER`] although nothing holds it up. At most [`STUCK_MAX`] of each type and status are read.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for stuck in contracts.stuck().await? {
+    ///     println!("{}/{}: {}", stuck.entity_type, stuck.id, stuck.reason);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -286,6 +300,14 @@ impl Contracts {
     /// Makes the run of a document read the document again: wakes it with a message, and makes a blocked run
     /// try again now. A failed run is retried.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for stuck in contracts.stuck().await? {
+    ///     contracts.advance_again(&stuck.entity_type, &stuck.id).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`windlass_kernel::ErrorCode::RunNotFound`] if the document has no run, or the code of the refused retry.
@@ -308,6 +330,12 @@ impl Contracts {
 
     /// Ends the run of a document at once. The document keeps its content and state;
     /// [`Contracts::advance_again`] begins a run at that state, which passes every gate behind it.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// contracts.force_fail("invoice", "i-1", &dana, "a test document").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -359,7 +387,7 @@ impl Contracts {
                 warned = names;
             }
         };
-        env.spawn(Lane::Service, Box::pin(task));
+        env.spawn(ThreadPool::Service, Box::pin(task));
     }
 }
 

@@ -45,6 +45,12 @@ pub struct Rebuilt {
 impl Contracts {
     /// Where the run of a document stands.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{}", serde_json::to_string(&contracts.position("invoice", "i-1").await?)?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::RunNotFound`] if the document has no run.
@@ -65,6 +71,12 @@ impl Contracts {
 
     /// The newest generation of a document's run.
     ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// println!("{:?}", contracts.run("invoice", "i-1").await?.status);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorCode::RunNotFound`] if the document has no run.
@@ -73,6 +85,13 @@ impl Contracts {
     }
 
     /// Rebuilds the state of a run from its artefact and its steps, and compares both.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let rebuilt = contracts.rebuild("invoice", "i-1").await?;
+    /// # drop(rebuilt);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use windlass_models::agents::{
 
 /// The workflow of these runs. Their id is the id of the account's key.
 pub(crate) const WORKFLOW: &str = "llm-account";
-/// Who is asked by default.
+/// The role that is asked by default.
 pub(crate) const ASSIGNEE: &str = "role:operator";
 
 /// The key of the limit that a spend limit closes.

@@ -78,7 +78,7 @@ struct Block {
     citations: Vec<Box<RawValue>>,
 }
 
-/// What an event means for the call.
+/// The meaning of an event for the call.
 pub(super) enum Progress {
     More,
     Complete,

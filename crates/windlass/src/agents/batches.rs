@@ -150,7 +150,7 @@ pub enum MemberEnd {
 #[derive(Clone, Debug, Default)]
 pub struct Expected(BTreeMap<String, bool>);
 
-/// What a result is to the requests that were sent.
+/// How a result relates to the requests that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The first result of a request.

@@ -148,7 +148,7 @@ pub(super) struct Http {
     base: Url,
 }
 
-/// What differs between the providers.
+/// The differences between the providers.
 pub(super) struct Defaults {
     pub(super) name: &'static str,
     pub(super) base_url: &'static str,

@@ -83,7 +83,7 @@ impl LimitedProvider {
         }
     }
 
-    /// Who is asked when the spend limit is reached: a person, or a role as `role:finance`. Default
+    /// Sets who is asked when the spend limit is reached: a person, or a role as `role:finance`. Default
     /// `role:operator`.
     #[must_use]
     pub fn ask(mut self, assignee: impl Into<String>) -> Self {

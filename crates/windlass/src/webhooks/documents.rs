@@ -16,7 +16,7 @@ impl Webhooks {
     /// ```
     /// # async fn example(engine: windlass::Engine, webhooks: windlass::webhooks::Webhooks) -> windlass::Result<()> {
     /// webhooks.serve_contracts(&engine)?;
-    /// let contracts = windlass::contracts::Contracts::builder().webhooks().open(engine.core()).await?;
+    /// let contracts = windlass::contracts::Contracts::builder().webhooks().open(&engine).await?;
     /// # drop(contracts);
     /// # Ok(()) }
     /// ```

@@ -1,7 +1,6 @@
 //! Calls in batches: merged across runs, found again after lost replies, and settled whatever the provider does.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::agents::{
@@ -47,7 +46,7 @@ async fn ask(workflow: &mut Workflow, next: Continuation) -> CallResult {
     let max = if openai { "max_output_tokens" } else { "max_tokens" };
     let mut request = LlmRequest::new(&name, model).param(max, 100).transcript("chat");
     if let Ok(millis) = workflow.get::<u64>("within_ms") {
-        request = request.lane(Lane::within(Duration::from_millis(millis)));
+        request = request.lane(Lane::within(millis)?);
     }
     Ok(next.llm(request, "response", "tell"))
 }
@@ -59,11 +58,7 @@ async fn tell(workflow: &mut Workflow, next: Continuation) -> CallResult {
 }
 
 fn options() -> LaneOptions {
-    let poll = Duration::from_millis(20);
-    LaneOptions::default()
-        .gather(Duration::from_millis(300))
-        .poll(poll, poll)
-        .grace(Duration::from_millis(300))
+    LaneOptions::default().gather("300 ms").poll("20 ms", "20 ms").grace("300 ms")
 }
 
 fn agent(provider: Arc<dyn Provider>, options: LaneOptions) -> Agent {
@@ -72,7 +67,7 @@ fn agent(provider: Arc<dyn Provider>, options: LaneOptions) -> Agent {
         .function("tell", tell)
         .output("text")
         .retry_policy(at_once(5))
-        .timeout(Duration::from_secs(5))
+        .timeout("5 seconds")
         .lane(Lane::Batch)
         .lane_options(options)
         .provider(provider)
@@ -237,7 +232,7 @@ async fn results_are_handed_out_whatever_the_provider_does(h: Arc<Harness>) {
             let runs =
                 askers.start_batch((0..8).map(|n| (format!("r{n}"), input(n)))).await.unwrap();
             all_answered(&runs).await;
-            // What was asked is what was answered, and what may have been charged without an answer.
+            // Every call was answered, or may have been charged without an answer.
             let figures = spend(engine.core(), &SpendQuery::default()).await.unwrap();
             let mine: Vec<_> = figures.into_iter().filter(|f| f.provider == name).collect();
             let report = server.report();
@@ -287,8 +282,7 @@ async fn a_run_that_was_ended_does_not_hold_up_the_others(h: Arc<Harness>) {
     let engine = h.engine().await;
     let plan = BatchPlan { polls: 3, ..BatchPlan::default() };
     let server = ScriptedLlm::start(Script::echo().batch(plan)).unwrap();
-    let hour = Duration::from_secs(3_600);
-    let spec = agent(provider(Api::Anthropic, &server), options().gather(hour));
+    let spec = agent(provider(Api::Anthropic, &server), options().gather("1 hour"));
     let askers = engine.agent(spec).unwrap();
     let runs = start(&askers, Api::Anthropic, 5).await;
     until("all have joined", || async {

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -58,7 +57,7 @@ fn agent(provider: Arc<dyn Provider>) -> Agent {
         .provider(provider)
 }
 
-// What every account must say at the end: three answers, and nothing reserved.
+// The account of every run at the end: three answers, and nothing reserved.
 async fn check_account(engine: &Engine) -> Result<(), String> {
     let found = budgets(engine, None, None, 10).await.map_err(|error| error.to_string())?;
     let [named] = found.as_slice() else { return Err(format!("{} accounts", found.len())) };
@@ -210,9 +209,7 @@ fn batches_survive_crashes(loses: bool) {
     // The same for all engines of one scenario, by the probe that they share.
     let world: Arc<Mutex<Batches>> = Arc::default();
     let report = every_crash_of(|engine, probe| {
-        let options = LaneOptions::default()
-            .gather(Duration::from_secs(2))
-            .poll(Duration::from_secs(1), Duration::from_secs(1));
+        let options = LaneOptions::default().gather("2 seconds").poll("1 second", "1 second");
         probe.ran("began");
         let batches = match probe.count("began") {
             1 => {

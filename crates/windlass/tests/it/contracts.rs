@@ -89,7 +89,7 @@ pub(crate) async fn opened(h: &Harness) -> (Engine, Contracts) {
     let engine = h.engine().await;
     let nothing = |_: &ActionCall<'_>| Ok(ActionOutcome::none());
     let builder = Contracts::builder().action("ledger.post", Arc::new(nothing));
-    let contracts = builder.open(engine.core()).await.unwrap();
+    let contracts = builder.open(&engine).await.unwrap();
     contracts.publish_type(&contract(), &person("olga")).await.unwrap();
     contracts.put_directory(&directory()).await.unwrap();
     (engine, contracts)
@@ -503,7 +503,7 @@ async fn case_35_nobody_approves_their_own_document(h: Arc<Harness>) {
 
 async fn case_35_one_person_counts_once_at_a_gate(h: Arc<Harness>) {
     let engine = h.engine().await;
-    let contracts = Contracts::builder().open(engine.core()).await.unwrap();
+    let contracts = Contracts::builder().open(&engine).await.unwrap();
     let mut strict = serde_json::to_value(contract()).unwrap();
     strict["obligations"][0]["needs"]["count"] = json!(2);
     let two = json!({"kind": "count", "count": 2});
@@ -636,11 +636,8 @@ async fn actions_write_with_the_step_that_calls_them(h: Arc<Harness>) {
         let change = windlass::RecordChange::put("ledger", call.id, &entry, Expect::Absent);
         Ok(ActionOutcome::none().record(change.map_err(|error| error.to_string())?))
     };
-    let contracts = Contracts::builder()
-        .action("ledger.post", Arc::new(post))
-        .open(engine.core())
-        .await
-        .unwrap();
+    let contracts =
+        Contracts::builder().action("ledger.post", Arc::new(post)).open(&engine).await.unwrap();
     contracts.publish_type(&contract(), &person("olga")).await.unwrap();
     contracts.put_directory(&directory()).await.unwrap();
     let action = json!({"mutation": {"actionType": "ledger.post", "payloadTemplate": {"total": "entity.total"}}});
