@@ -14,7 +14,7 @@ use windlass_kernel::{
 };
 
 use crate::core::{Core, after_write};
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::tasks::{TaskBody, TaskResult};
 
 /// How often an update is repeated because another process changed the breaker meanwhile.
@@ -167,7 +167,7 @@ impl Breakers {
                 );
             }
         };
-        self.core.env.spawn(Lane::Service, Box::pin(work));
+        self.core.env.spawn(ThreadPool::Service, Box::pin(work));
     }
 
     /// Reports that a call which the breaker permitted was not made.

@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::env::{Env, Lane};
+    use crate::env::{Env, ThreadPool};
     use crate::lifecycle::{Lifecycle, Phase};
     use crate::options::Options;
     use crate::pressure::BackpressureConfig;
@@ -221,7 +221,7 @@ mod tests {
             Box::pin(std::future::pending())
         }
 
-        fn spawn(&self, _: Lane, _: BoxFuture<'static, ()>) {}
+        fn spawn(&self, _: ThreadPool, _: BoxFuture<'static, ()>) {}
 
         fn random(&self) -> u64 {
             0

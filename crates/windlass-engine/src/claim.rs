@@ -15,7 +15,7 @@ use windlass_kernel::{
 use crate::capacity::Capacity;
 use crate::concurrency::{Concurrency, Permits};
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::metrics::Measure;
 use crate::options::Options;
 use crate::rates::Rates;
@@ -348,7 +348,7 @@ impl Claimer {
             claimer.core.env.sleep(OFFER + Duration::from_millis(1)).await;
             claimer.signals.recheck(wakeups);
         };
-        self.core.env.spawn(Lane::Service, Box::pin(recheck));
+        self.core.env.spawn(ThreadPool::Service, Box::pin(recheck));
     }
 
     async fn release(&self, claims: &Claims) -> Result<(), Error> {

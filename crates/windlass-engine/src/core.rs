@@ -15,7 +15,7 @@ use windlass_kernel::{
 
 use crate::changes::ChangeFeed;
 use crate::clock::Clock;
-use crate::env::{Env, Lane};
+use crate::env::{Env, ThreadPool};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::options::{EnqueuedReason, Options};
@@ -102,7 +102,7 @@ impl Core {
                 delay = (delay * 2).min(RESTART_DELAY_MAX);
             }
         };
-        self.env.spawn(Lane::Service, Box::pin(supervised));
+        self.env.spawn(ThreadPool::Service, Box::pin(supervised));
     }
 
     /// Runs `work` in a task of its own, so that it completes even if the caller drops this future:
@@ -113,7 +113,7 @@ impl Core {
     ) -> Result<T, Error> {
         let (sender, receiver) = futures::channel::oneshot::channel();
         let work = async move { drop(sender.send(work.await)) };
-        self.env.spawn(Lane::User, Box::pin(work.in_current_span()));
+        self.env.spawn(ThreadPool::User, Box::pin(work.in_current_span()));
         receiver.await.map_err(|_| interrupted())
     }
 

@@ -7,7 +7,7 @@ use windlass_kernel::{Commit, Committed, Delivery, MessageKind, NewMessage, Op, 
 
 use crate::control::Control;
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::options::EnqueuedReason;
 use crate::tasks::internal_queue;
 
@@ -33,7 +33,7 @@ pub(crate) fn announce(core: &Arc<Core>, commit: &Commit, committed: &Committed)
             }
         }
     };
-    core.env.spawn(Lane::Service, Box::pin(call));
+    core.env.spawn(ThreadPool::Service, Box::pin(call));
 }
 
 // One reason for each run: a message says more than a task.

@@ -12,7 +12,7 @@ use windlass_kernel::{BoxFuture, Timestamp};
 
 /// Which threads a task runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum ThreadPool {
     /// The engine's own services: claims, renewals, timers. User code that blocks cannot delay them.
     Service,
     /// Turns, and the supervision of attempts: the code of workflows runs here.
@@ -30,7 +30,7 @@ pub trait Env: Send + Sync + 'static {
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()>;
 
     /// Starts a task.
-    fn spawn(&self, lane: Lane, future: BoxFuture<'static, ()>);
+    fn spawn(&self, pool: ThreadPool, future: BoxFuture<'static, ()>);
 
     /// 64 random bits.
     fn random(&self) -> u64;
@@ -93,7 +93,7 @@ pub struct TokioEnv {
     service: tokio::runtime::Handle,
     started: std::time::Instant,
     random: AtomicU64,
-    tasks: Arc<TaskLane>,
+    tasks: Arc<TaskThreads>,
     // Dropping the sender ends the thread.
     _stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -123,7 +123,7 @@ impl TokioEnv {
 /// requested, and the first free thread takes the next task. So a task that blocks its thread delays no
 /// other, and many short tasks share a few threads instead of waking one each.
 #[derive(Default)]
-struct TaskLane(Mutex<Waiting>);
+struct TaskThreads(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
@@ -131,7 +131,7 @@ struct Waiting {
     thread_requested: bool,
 }
 
-impl TaskLane {
+impl TaskThreads {
     fn push(self: &Arc<Self>, runtime: &tokio::runtime::Handle, task: BoxFuture<'static, ()>) {
         self.0.lock().tasks.push_back(task);
         self.request_thread(runtime);
@@ -145,12 +145,12 @@ impl TaskLane {
             }
             waiting.thread_requested = true;
         }
-        let (lane, handle) = (Arc::clone(self), runtime.clone());
+        let (threads, handle) = (Arc::clone(self), runtime.clone());
         drop(runtime.spawn_blocking(move || {
-            lane.0.lock().thread_requested = false;
+            threads.0.lock().thread_requested = false;
             loop {
-                let Some(task) = lane.0.lock().tasks.pop_front() else { return };
-                lane.request_thread(&handle);
+                let Some(task) = threads.0.lock().tasks.pop_front() else { return };
+                threads.request_thread(&handle);
                 handle.block_on(task);
             }
         }));
@@ -170,11 +170,11 @@ impl Env for TokioEnv {
         Box::pin(tokio::time::sleep(span))
     }
 
-    fn spawn(&self, lane: Lane, future: BoxFuture<'static, ()>) {
-        match lane {
-            Lane::Service => drop(self.service.spawn(future)),
-            Lane::User => drop(self.user.spawn(future)),
-            Lane::Task => self.tasks.push(&self.user, future),
+    fn spawn(&self, pool: ThreadPool, future: BoxFuture<'static, ()>) {
+        match pool {
+            ThreadPool::Service => drop(self.service.spawn(future)),
+            ThreadPool::User => drop(self.user.spawn(future)),
+            ThreadPool::Task => self.tasks.push(&self.user, future),
         }
     }
 
@@ -214,14 +214,14 @@ mod tests {
             let block = async move {
                 let _ = released.lock().unwrap().recv();
             };
-            env.spawn(Lane::Task, Box::pin(block));
+            env.spawn(ThreadPool::Task, Box::pin(block));
         }
         for _ in 0..200 {
             let done = Arc::clone(&done);
             let count = async move {
                 done.fetch_add(1, Ordering::Relaxed);
             };
-            env.spawn(Lane::Task, Box::pin(count));
+            env.spawn(ThreadPool::Task, Box::pin(count));
         }
         while done.load(Ordering::Relaxed) < 200 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -233,11 +233,11 @@ mod tests {
     async fn a_panic_of_one_task_does_not_stop_others() {
         let env = TokioEnv::new().unwrap();
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        env.spawn(Lane::Task, Box::pin(async { panic!("on purpose") }));
+        env.spawn(ThreadPool::Task, Box::pin(async { panic!("on purpose") }));
         let send = async {
             let _ = sender.send(7);
         };
-        env.spawn(Lane::Task, Box::pin(send));
+        env.spawn(ThreadPool::Task, Box::pin(send));
         assert_eq!(receiver.await, Ok(7));
     }
 

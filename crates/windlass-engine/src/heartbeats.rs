@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use windlass_kernel::{Heartbeat, Hold, TaskId};
 
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::tasks::{Claim, Tasks};
 
 /// How long heartbeats are collected before they are written together.
@@ -46,7 +46,7 @@ impl Heartbeats {
         if !self.writing.swap(true, Ordering::AcqRel) {
             let heartbeats = Arc::clone(self);
             let write = async move { heartbeats.write_until_idle().await };
-            self.core.env.spawn(Lane::Service, Box::pin(write));
+            self.core.env.spawn(ThreadPool::Service, Box::pin(write));
         }
     }
 

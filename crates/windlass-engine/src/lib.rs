@@ -87,7 +87,7 @@ pub use core::after_write;
 pub use dead_letters::{Requeued, Revived};
 pub use description::{CancelPolicy, ModelDescription};
 pub use engine::{Engine, EngineParts, WeakEngine};
-pub use env::{Env, Lane, TokioEnv, Usage, detached_uuid, new_uuid};
+pub use env::{Env, ThreadPool, TokioEnv, Usage, detached_uuid, new_uuid};
 pub use keyed::{EventAddress, KeyedWait, SendByKey, SentByKey};
 pub use letter::DeadStep;
 pub use local_completion::LocalCompletion;

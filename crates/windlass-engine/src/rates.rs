@@ -15,7 +15,7 @@ use windlass_kernel::{
 };
 
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 
 const TRIES_MAX: u32 = 100;
 const RETRY_DELAY: Duration = Duration::from_millis(2);
@@ -116,7 +116,9 @@ impl Rates {
             is_first
         };
         if is_first {
-            self.core.env.spawn(Lane::Service, Box::pin(Arc::clone(self).request_for_all(key)));
+            self.core
+                .env
+                .spawn(ThreadPool::Service, Box::pin(Arc::clone(self).request_for_all(key)));
         }
         // Without an answer the engine is stopping, and so is the attempt.
         answered.await.ok().flatten()
@@ -148,9 +150,9 @@ impl Rates {
                         let _ = waiter.answer.send(None);
                     }
                 }
-                Ok(Some(slots)) => {
-                    for (waiter, slot) in waiters.into_iter().zip(slots) {
-                        let _ = waiter.answer.send(Some(slot));
+                Ok(Some(taken)) => {
+                    for (waiter, permit) in waiters.into_iter().zip(taken) {
+                        let _ = waiter.answer.send(Some(permit));
                     }
                 }
                 Err(error) => {

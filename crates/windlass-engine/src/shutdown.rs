@@ -7,7 +7,7 @@ use windlass_kernel::{Error, WorkerStatus};
 
 use crate::capacity::Capacity;
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::heartbeats::Heartbeats;
 use crate::lifecycle::Phase;
 use crate::local_runs::LocalRuns;
@@ -80,7 +80,7 @@ impl Shutdown {
                 tracing::warn!(%error, "failed to release held work or to write the status \"stopped\"");
             }
         };
-        self.core.env.spawn(Lane::Service, Box::pin(drain));
+        self.core.env.spawn(ThreadPool::Service, Box::pin(drain));
     }
 
     fn advance(&self, phase: Phase) {

@@ -14,7 +14,7 @@ use crate::admission::AdmissionControl;
 use crate::capacity::Capacity;
 use crate::commit::CommitClient;
 use crate::core::{Core, after_write, interrupted};
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::held_run::HeldRun;
 use crate::local_runs::LocalRuns;
 use crate::model::Creating;
@@ -434,7 +434,7 @@ impl RunStarter {
                 turns.await;
             }
         };
-        self.core.env.spawn(Lane::User, Box::pin(work));
+        self.core.env.spawn(ThreadPool::User, Box::pin(work));
         receiver.await.unwrap_or_else(|_| Err(CommitError::Unknown(Arc::new(interrupted()))))
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use windlass_kernel::{ErrorKind, Figures, Namespace, RouteName, Task, TaskStat, Timestamp};
 
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::tasks::TaskResult;
 
 /// How long figures are collected before they are written together.
@@ -63,7 +63,7 @@ impl TaskStats {
                     stats.flush().await;
                 }
             };
-            self.core.env.spawn(Lane::Service, Box::pin(write));
+            self.core.env.spawn(ThreadPool::Service, Box::pin(write));
         }
     }
 

@@ -12,7 +12,7 @@ use windlass_kernel::{
 };
 
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::registry::Registry;
 use crate::start::StartRun;
 
@@ -134,7 +134,7 @@ impl Templates {
                 delay = (delay * 2).min(Duration::from_secs(5));
             }
         };
-        self.core.env.spawn(Lane::Service, Box::pin(write));
+        self.core.env.spawn(ThreadPool::Service, Box::pin(write));
     }
 
     /// Writes the templates that are not written yet and that differ from those of the store.

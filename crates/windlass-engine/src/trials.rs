@@ -19,7 +19,7 @@ use windlass_kernel::{Body, Error, Query, SettingName};
 
 use crate::capacity::Capacity;
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 
 /// The kind of the settings that store records.
 const KIND: &str = "trial";
@@ -90,7 +90,7 @@ impl Trials {
             self.capacity.set_on_trial(true);
             drop(state);
             let trials = Arc::clone(self);
-            self.core.env.spawn(Lane::Service, Box::pin(trials.serve()));
+            self.core.env.spawn(ThreadPool::Service, Box::pin(trials.serve()));
         }
     }
 

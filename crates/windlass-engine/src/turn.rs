@@ -26,7 +26,7 @@ use crate::commit::CommitClient;
 use crate::control::Control;
 use crate::core::Core;
 use crate::description::ModelDescription;
-use crate::env::{Env, Lane};
+use crate::env::{Env, ThreadPool};
 use crate::held_run::HeldRun;
 use crate::keyed::{EventAddress, KeyedWait};
 use crate::local_completion::{LocalCompletion, PendingClaim};
@@ -272,7 +272,7 @@ impl Turn {
             // The tasks are started by now, or never will be.
             drop(reservations);
         };
-        self.runner.core.env.spawn(Lane::User, Box::pin(sending));
+        self.runner.core.env.spawn(ThreadPool::User, Box::pin(sending));
         Box::pin(async move {
             answered.await.unwrap_or_else(|_| {
                 let message = "the engine stopped before a commit was answered";
@@ -557,8 +557,8 @@ impl Turn {
             let wanted = |m: &Message| m.consumed.is_some() && kinds.contains(&m.kind);
             found.extend(page.into_iter().filter(wanted));
             if last {
-                let slots = bodies::of_messages(&mut found);
-                bodies::fill(&*self.runner.core.store, slots).await.map_err(TurnError::Store)?;
+                let places = bodies::of_messages(&mut found);
+                bodies::fill(&*self.runner.core.store, places).await.map_err(TurnError::Store)?;
                 return Ok(found);
             }
         }

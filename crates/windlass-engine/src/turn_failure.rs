@@ -8,7 +8,7 @@ use windlass_kernel::{
     RunKey, RunOverview, RunStatus, Sha256Digest, Wake,
 };
 
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::events;
 use crate::held_run::HeldRun;
 use crate::model::{GivenUp, Model, TurnError};
@@ -90,7 +90,7 @@ fn release_later(runner: &Arc<TurnRunner>, run_key: RunKey, hold: Hold) {
         release(&runner, run_key, hold).await;
         runner.runs.unhold(run_key, &held_run);
     };
-    env.spawn(Lane::Service, Box::pin(later));
+    env.spawn(ThreadPool::Service, Box::pin(later));
 }
 
 /// Blocks a run that was claimed and cannot be loaded. If not even its row can be read, its turn is

@@ -12,7 +12,7 @@ use windlass_kernel::{BoxFuture, ClaimedTurn, HeldItem, Hold, LoadSteps, Run, Ru
 use crate::capacity::{Capacity, CountedTurn};
 use crate::commit::CommitClient;
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::held_run::HeldRun;
 use crate::local_runs::LocalRuns;
 use crate::registry::Registry;
@@ -50,7 +50,7 @@ impl TurnRunner {
     /// commit.
     pub(crate) fn start_created(self: &Arc<Self>, run: Box<Run>, held_run: Option<Arc<HeldRun>>) {
         if let Some(turns) = self.first_turns(run, held_run) {
-            self.core.env.spawn(Lane::User, turns);
+            self.core.env.spawn(ThreadPool::User, turns);
         }
     }
 
@@ -105,7 +105,7 @@ impl TurnRunner {
         for (steps, to_load) in loads {
             let (runner, steps_left) = (Arc::clone(self), steps_left.clone());
             let load = async move { runner.load_and_begin(to_load, steps, steps_left).await };
-            self.core.env.spawn(Lane::User, Box::pin(load));
+            self.core.env.spawn(ThreadPool::User, Box::pin(load));
         }
     }
 
@@ -237,7 +237,7 @@ impl TurnRunner {
         counted: CountedTurn,
     ) {
         let turns = Arc::clone(self).turns(start, held_run, steps_left, counted);
-        self.core.env.spawn(Lane::User, Box::pin(turns));
+        self.core.env.spawn(ThreadPool::User, Box::pin(turns));
     }
 
     // Every run in progress has one of these futures, so the rare paths are boxed: with all of them
@@ -319,7 +319,7 @@ impl Suspect for SuspectRun {
             }
             runner.runs.unhold(claimed.run_key, &held_run);
         };
-        env.spawn(Lane::Service, Box::pin(release));
+        env.spawn(ThreadPool::Service, Box::pin(release));
     }
 }
 

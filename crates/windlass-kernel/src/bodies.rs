@@ -261,7 +261,7 @@ fn visit_mut(op: &mut Op, mut see: impl FnMut(&dyn Fn() -> BodyOwner, &mut Body)
 }
 
 /// A place that may hold a reference, and the owner of the body.
-pub type Slot<'a> = (BodyOwner, &'a mut Body);
+pub type BodyMut<'a> = (BodyOwner, &'a mut Body);
 
 /// Replaces references by the data. Reads each body once.
 ///
@@ -271,18 +271,18 @@ pub type Slot<'a> = (BodyOwner, &'a mut Body);
 /// store. Some references may have been replaced by then.
 pub async fn fill<S: Store + ?Sized>(
     store: &S,
-    slots: impl IntoIterator<Item = Slot<'_>>,
+    bodies: impl IntoIterator<Item = BodyMut<'_>>,
 ) -> Result<(), Error> {
-    let slots = slots.into_iter().filter_map(|(owner, body)| {
+    let bodies = bodies.into_iter().filter_map(|(owner, body)| {
         let reference = body.reference()?;
         Some((BodyKey { owner, digest: reference.digest }, reference.len, body))
     });
-    let slots: Vec<(BodyKey, u64, &mut Body)> = slots.collect();
-    if slots.is_empty() {
+    let bodies: Vec<(BodyKey, u64, &mut Body)> = bodies.collect();
+    if bodies.is_empty() {
         return Ok(());
     }
     let sizes: BTreeMap<BodyKey, u64> =
-        slots.iter().map(|(key, len, _)| (key.clone(), *len)).collect();
+        bodies.iter().map(|(key, len, _)| (key.clone(), *len)).collect();
     let mut found: BTreeMap<BodyKey, Bytes> = BTreeMap::new();
     let mut keys: Vec<BodyKey> = Vec::new();
     let mut bytes = 0;
@@ -304,23 +304,23 @@ pub async fn fill<S: Store + ?Sized>(
             }
         }
     }
-    for (key, _, slot) in slots {
+    for (key, _, body) in bodies {
         if let Some(bytes) = found.get(&key) {
-            slot.fill(bytes.clone());
+            body.fill(bytes.clone());
         }
     }
     Ok(())
 }
 
 /// The bodies of a run that may be references.
-pub fn of_run(run: &mut Run) -> impl Iterator<Item = Slot<'_>> {
+pub fn of_run(run: &mut Run) -> impl Iterator<Item = BodyMut<'_>> {
     let run_key = run.run_key;
     let bodies = [Some(&mut run.input), run.output.as_mut(), run.error.as_mut()];
     bodies.into_iter().flatten().map(move |body| (BodyOwner::Run(run_key), body))
 }
 
 /// The bodies of steps that may be references.
-pub fn of_steps(steps: &mut [Step]) -> impl Iterator<Item = Slot<'_>> {
+pub fn of_steps(steps: &mut [Step]) -> impl Iterator<Item = BodyMut<'_>> {
     steps.iter_mut().flat_map(|step| {
         let run_key = step.run_key;
         let bodies = [step.input.as_mut(), step.result.as_mut(), step.error.as_mut()];
@@ -329,7 +329,7 @@ pub fn of_steps(steps: &mut [Step]) -> impl Iterator<Item = Slot<'_>> {
 }
 
 /// The bodies of messages that may be references.
-pub fn of_messages(messages: &mut [Message]) -> impl Iterator<Item = Slot<'_>> {
+pub fn of_messages(messages: &mut [Message]) -> impl Iterator<Item = BodyMut<'_>> {
     messages
         .iter_mut()
         .filter_map(|message| Some((BodyOwner::Run(message.run_key), message.body.as_mut()?)))
@@ -338,20 +338,20 @@ pub fn of_messages(messages: &mut [Message]) -> impl Iterator<Item = Slot<'_>> {
 /// The bodies of records that may be references.
 pub fn of_records<'a>(
     records: impl IntoIterator<Item = &'a mut Record>,
-) -> impl Iterator<Item = Slot<'a>> {
-    let slot = |record: &'a mut Record| {
+) -> impl Iterator<Item = BodyMut<'a>> {
+    let body = |record: &'a mut Record| {
         Some((BodyOwner::Record(record.key.clone()), record.body.as_mut()?))
     };
-    records.into_iter().filter_map(slot)
+    records.into_iter().filter_map(body)
 }
 
 /// The bodies of kept versions that may be references.
-pub fn of_versions(versions: &mut [RecordVersion]) -> impl Iterator<Item = Slot<'_>> {
+pub fn of_versions(versions: &mut [RecordVersion]) -> impl Iterator<Item = BodyMut<'_>> {
     versions.iter_mut().map(|version| (BodyOwner::Record(version.key.clone()), &mut version.body))
 }
 
 /// The bodies of loaded runs that may be references.
-pub fn of_loaded(loaded: &mut [Loaded]) -> impl Iterator<Item = Slot<'_>> {
+pub fn of_loaded(loaded: &mut [Loaded]) -> impl Iterator<Item = BodyMut<'_>> {
     loaded.iter_mut().flat_map(|Loaded { run, steps, messages }| {
         of_run(run).chain(of_steps(steps)).chain(of_messages(messages))
     })

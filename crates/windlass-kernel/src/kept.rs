@@ -60,7 +60,7 @@ pub struct KeptLedger {
 }
 
 impl KeptLedger {
-    /// What is kept of a run that has ended.
+    /// Copies the data that is kept of a run that has ended.
     pub fn of(run: &Run) -> Self {
         Self {
             run_key: run.run_key,
@@ -116,7 +116,7 @@ impl KeptLedger {
 /// A kept ledger with its events.
 #[derive(Clone, Debug)]
 pub struct KeptRun {
-    /// What is kept of the run.
+    /// The data that is kept of the run.
     pub ledger: KeptLedger,
     /// Its events, in order.
     pub events: Vec<Event>,

@@ -162,7 +162,7 @@ pub enum Rejection {
     Unreachable,
 }
 
-/// What a choice counts as.
+/// The verdict that a choice counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -187,11 +187,11 @@ impl Verdict {
 pub struct Choice {
     /// The name, which a decision states.
     pub name: String,
-    /// What it counts as.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
-/// What happens when a request is due.
+/// The action when a request is due.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DueAction {
@@ -210,7 +210,7 @@ pub enum DueAction {
 pub struct Due {
     /// How long after the opening, or after the due time before.
     pub after: Duration,
-    /// What happens then.
+    /// The action at that time.
     pub action: DueAction,
 }
 
@@ -239,7 +239,7 @@ impl From<RecordRef> for About {
     }
 }
 
-/// What a request is about.
+/// The subject of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum About {
@@ -329,7 +329,7 @@ pub struct Decision {
     pub as_assignee: Assignee,
     /// The choice.
     pub choice: String,
-    /// What the choice counts as.
+    /// The verdict of the choice.
     pub verdict: Verdict,
     /// The answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -438,7 +438,7 @@ pub struct RequestOutcome {
     pub request: String,
     /// How it ended.
     pub status: RequestStatus,
-    /// Who decided what, oldest first.
+    /// The decisions with their people, oldest first.
     pub decisions: Vec<Decision>,
     /// The comments, oldest first.
     pub comments: Vec<Comment>,

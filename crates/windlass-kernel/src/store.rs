@@ -169,8 +169,8 @@ pub trait Store: Send + Sync + 'static {
             let mut attempts = 0;
             loop {
                 let mut found = self.record_rows(keys.clone()).await?;
-                let slots = bodies::of_records(found.iter_mut().flatten());
-                match bodies::fill(self, slots).await {
+                let places = bodies::of_records(found.iter_mut().flatten());
+                match bodies::fill(self, places).await {
                     // A write deletes the body of the revision before, if no version keeps it.
                     Err(error)
                         if error.code() == ErrorCode::StoreCorrupt && attempts < REREADS_MAX =>

@@ -259,7 +259,7 @@ mod tests {
         Timestamp::from_micros(at)
     }
 
-    fn shown(held: bool, ready: bool, due_at: Option<Timestamp>) -> String {
+    fn display_turn(held: bool, ready: bool, due_at: Option<Timestamp>) -> String {
         let due = due_at.map_or("none".to_owned(), |at| at.as_micros().to_string());
         match (held, ready) {
             (true, _) => "held".to_owned(),
@@ -284,7 +284,7 @@ mod tests {
         ) {
             let held = Turn { due_at: due.map(micros), last_worker: Some(B), ..Turn::held_by(A) };
             let turn = held.released(status, started, unread, NOW);
-            assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
+            assert_eq!(display_turn(turn.worker.is_some(), turn.ready, turn.due_at), expect);
             assert_eq!((turn.claim_no, turn.claimed_at, turn.last_worker), (2, None, None));
         }
         use RunStatus::{Active, Complete, Paused, Waiting};
@@ -318,7 +318,7 @@ mod tests {
             expect: &str,
         ) {
             let turn = turn.after_message(status, started, kind, NOW);
-            assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
+            assert_eq!(display_turn(turn.worker.is_some(), turn.ready, turn.due_at), expect);
         }
         use MessageKind::{Control, Event};
         use RunStatus::{Active, Complete, Paused, Waiting};
@@ -363,7 +363,7 @@ mod tests {
         #[track_caller]
         fn check(turn: Turn, expect: &str) {
             let turn = Turn { last_worker: Some(B), ..turn }.normalised(NOW);
-            assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
+            assert_eq!(display_turn(turn.worker.is_some(), turn.ready, turn.due_at), expect);
             assert_eq!((turn.claimed_at, turn.last_worker), (turn.worker.map(|_| NOW), None));
         }
         check(Turn::ready(), "ready 100");
@@ -400,7 +400,7 @@ mod tests {
             let task_id = before.task_id;
             let change = Reschedule { task_id, wake, attempt: 2, errors, untried };
             let after = before.rescheduled(&change, NOW);
-            assert_eq!(shown(after.worker.is_some(), after.ready, after.due_at), expect);
+            assert_eq!(display_turn(after.worker.is_some(), after.ready, after.due_at), expect);
             let reclaims = if untried { 2 } else { 0 };
             let found = (after.attempt, after.claim_no, after.reclaims, after.claimed_at);
             assert_eq!(found, (2, 5, reclaims, None));
@@ -417,7 +417,7 @@ mod tests {
         for (due, expect) in [(None, "ready 100"), (Some(50), "ready 50"), (Some(150), "ready 100")]
         {
             let task = Task { due_at: due.map(micros), ..task() }.released(NOW);
-            assert_eq!(shown(task.worker.is_some(), task.ready, task.due_at), expect);
+            assert_eq!(display_turn(task.worker.is_some(), task.ready, task.due_at), expect);
             assert_eq!((task.claim_no, task.claimed_at, task.attempt), (5, None, 1));
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn expectation(
         (None, Some("*")) => Ok(Expect::Absent),
         (None, Some(other)) => Err(invalid(format!(
             "`If-None-Match: {}` of a write is not `*`; to replace a record, send `If-Match` with its `ETag`",
-            shown(other)
+            display_text(other)
         ))),
         (Some(_), Some(_)) => Err(invalid(
             "the request has `If-Match` and `If-None-Match`; send one of them".to_owned(),
@@ -71,8 +71,10 @@ pub(crate) fn parse_revision(text: &str) -> Result<u64, ApiError> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let revision = text.parse().ok().filter(|_| is_number);
     revision.filter(|revision| (1..=REVISION_MAX).contains(revision)).ok_or_else(|| {
-        let message =
-            format!("{:?} is not a revision; use a number from 1 to {REVISION_MAX}", shown(text));
+        let message = format!(
+            "{:?} is not a revision; use a number from 1 to {REVISION_MAX}",
+            display_text(text)
+        );
         ApiError::invalid(ErrorCode::InvalidRevision, message)
     })
 }
@@ -89,7 +91,7 @@ fn revision_of(tag: &str) -> Result<u64, ApiError> {
         None => Err(invalid(format!(
             "`If-Match: {}` is not one strong `ETag` of a record; send the `ETag` that you read, such as \
              `If-Match: \"3\"`, or `*`",
-            shown(tag)
+            display_text(tag)
         ))),
     }
 }
@@ -113,7 +115,7 @@ fn invalid(message: String) -> ApiError {
     ApiError::invalid(ErrorCode::InvalidPrecondition, message)
 }
 
-fn shown(text: &str) -> String {
+fn display_text(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

@@ -281,18 +281,18 @@ where
         node: NodeId,
         engine: &Engine,
         probe: &Probe,
-    ) -> Slot {
+    ) -> SharedTold {
         let script = (self.script)(engine, probe);
-        let told = Slot::default();
-        let slot = told.clone();
+        let told = SharedTold::default();
+        let place = told.clone();
         world.sim.spawn(node, async move {
-            *locked(&slot) = Some(script.await);
+            *locked(&place) = Some(script.await);
         });
         told
     }
 }
 
-type Slot = Arc<Mutex<Option<Told>>>;
+type SharedTold = Arc<Mutex<Option<Told>>>;
 
 #[derive(Clone, Copy)]
 struct Death {
@@ -330,7 +330,7 @@ fn tick(world: &mut VirtualWorld) -> Result<(), String> {
 }
 
 // A run that fails ends as well: its error is its output here.
-fn finish(world: &mut VirtualWorld, told: &Slot) -> Result<serde_json::Value, String> {
+fn finish(world: &mut VirtualWorld, told: &SharedTold) -> Result<serde_json::Value, String> {
     for _ in 0..TICKS_MAX {
         if let Some(ended) = locked(told).take() {
             return Ok(ended.unwrap_or_else(|error| serde_json::json!({ "error": error })));

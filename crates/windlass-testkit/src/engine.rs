@@ -335,11 +335,11 @@ impl VirtualWorld {
     ) -> Engine {
         let env = SimEnv::new(self.sim.clone(), node, self.rng.fork());
         let started = Arc::new(Mutex::new(None));
-        let slot = Arc::clone(&started);
+        let place = Arc::clone(&started);
         // On the engine's own node, so that a crash of the node reaches it.
         self.sim.spawn(node, async move {
             let engine = Engine::start(store, env, options).await;
-            *locked(&slot) = Some(engine);
+            *locked(&place) = Some(engine);
         });
         let ran = self.executor.run_ready(STEPS_MAX);
         let engine = locked(&started).take();

@@ -104,7 +104,7 @@ impl ScriptedLlm {
         &self.url
     }
 
-    /// What it was asked so far.
+    /// The requests so far.
     pub fn report(&self) -> Report {
         self.provider.lock().counter.report.clone()
     }

@@ -106,8 +106,7 @@ impl Scheduled {
         let stamp = turn.stamp();
         let fired_at = firing.to_string();
         if busy {
-            let payload =
-                json!({ "slot": fired_at, "skipped": "the run of the slot before goes on" });
+            let payload = json!({ "slot": fired_at, "skipped": "the run of the previous firing has not ended" });
             return draft
                 .event(SCHEDULE_FIRED, &payload, stamp)
                 .map(|_| ())

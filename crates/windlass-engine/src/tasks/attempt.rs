@@ -21,7 +21,7 @@ use super::{
 };
 use crate::core::Core;
 use crate::description::ACTIVITY_RETRY;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::metrics::Measure;
 use crate::settle::{self, Attempt, AttemptOutcome};
 use crate::telemetry;
@@ -188,7 +188,7 @@ async fn run_handler(
             let _ = sender.send(result);
         }
     };
-    core.env.spawn(Lane::Task, Box::pin(work.in_current_span()));
+    core.env.spawn(ThreadPool::Task, Box::pin(work.in_current_span()));
     let work = async move {
         match receiver.await {
             Ok(Ok(result)) => result,

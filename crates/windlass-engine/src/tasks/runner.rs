@@ -19,7 +19,7 @@ use crate::capacity::Capacity;
 use crate::commit::{CommitClient, Starter};
 use crate::control::RunControl;
 use crate::core::Core;
-use crate::env::Lane;
+use crate::env::ThreadPool;
 use crate::heartbeats::Heartbeats;
 use crate::held_run::HeldRun;
 use crate::keyed::KeyedEvents;
@@ -97,7 +97,7 @@ impl TaskRunner {
             runner.tasks.ended(&claim, is_internal);
             runner.capacity.freed();
         };
-        self.core.env.spawn(Lane::User, Box::pin(work));
+        self.core.env.spawn(ThreadPool::User, Box::pin(work));
     }
 
     async fn run_attempt(self: &Arc<Self>, task: &Task, hold: Hold, running: Arc<RunningAttempt>) {
@@ -266,7 +266,7 @@ impl Suspect for SuspectTask {
             }
             runner.tasks.unassign(&claim);
         };
-        env.spawn(Lane::Service, Box::pin(release));
+        env.spawn(ThreadPool::Service, Box::pin(release));
     }
 }
 

@@ -85,7 +85,7 @@ pub struct Vote {
     /// The person who delegated the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf_of: Option<String>,
-    /// What it counts as.
+    /// Its verdict.
     pub verdict: Verdict,
     /// The other person who created the API key that was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,7 +126,7 @@ pub struct RequestState {
     pub schema: Option<Value>,
     /// The choices.
     pub choices: Vec<Choice>,
-    /// What it is about.
+    /// Its subject: a record or a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<About>,
     /// Those who are asked.
@@ -191,7 +191,7 @@ pub struct Opening<'a> {
     pub at: Timestamp,
     /// The task of the first due time, if there is one.
     pub due_task: TaskId,
-    /// Who has which role.
+    /// The members of the roles.
     pub directory: &'a dyn Directory,
     /// The limits of labels.
     pub limits: &'a Limits,

@@ -1,4 +1,4 @@
-//! What a provider of language models must do so that calls can go into its batches.
+//! The interface of a provider of language models whose calls can go into batches.
 
 use bytes::Bytes;
 use windlass_kernel::{BoxFuture, Timestamp};
@@ -7,7 +7,7 @@ use super::provider::{ProviderError, ProviderResponse};
 
 /// The batches of a provider. A client makes one attempt of each call; the lane decides about the next one.
 pub trait BatchProvider: Send + Sync {
-    /// What the provider accepts.
+    /// The limits of the provider.
     fn limits(&self) -> BatchLimits;
 
     /// Creates a batch. `intent` names it: a provider with marks keeps the name, so that the batch can be found
@@ -57,7 +57,7 @@ pub trait BatchResults: Send {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<BatchLine>, ProviderError>>;
 }
 
-/// What a provider accepts.
+/// The limits of a provider for one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
     /// The most members of a batch.

@@ -258,7 +258,7 @@ impl AgentProgram {
     }
 }
 
-/// What is known about an earlier call of a durable tool.
+/// The knowledge about an earlier call of a durable tool.
 enum Receipt {
     /// It has a result; `own` if the row is of this generation.
     Done { result: ToolResult, own: bool },

@@ -42,12 +42,12 @@ pub struct SpendQuery {
     pub model: Option<String>,
 }
 
-/// What the calls of a run with all its branches have used, computed from their ledgers.
+/// The usage of a run with all its branches, computed from their ledgers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RootSpend {
     /// Calls with an answer.
     pub calls: u64,
-    /// What the provider reported.
+    /// The usage that the provider reported.
     pub usage: Usage,
     /// The cost with the given prices.
     pub cost: UsdNanos,
@@ -139,7 +139,7 @@ pub async fn raise_budget(engine: &Engine, id: &str, more: Limits) -> Result<Nam
     }
 }
 
-/// What calls have used, one entry for each day, workflow, model and lane.
+/// The usage of calls, one entry for each day, workflow, model and lane.
 ///
 /// # Errors
 ///
@@ -188,7 +188,7 @@ pub async fn spend(engine: &Engine, query: &SpendQuery) -> Result<Vec<Spend>, Er
     }
 }
 
-/// What the calls of a root run have used, with all its branches, from their ledgers.
+/// The usage of a root run with all its branches, from their ledgers.
 ///
 /// # Errors
 ///

@@ -413,7 +413,7 @@ impl AgentProgram {
         let sent = self.commit_accounted(turn, |_, turn, draft, accounts| {
             let mut row = row.clone();
             row.updated_at = turn.stamp().at;
-            // What was reserved is free while the run waits.
+            // The reservation is released while the run waits.
             accounts.end(&Ending::Free, || most);
             draft.open_step(row.clone());
             kit::release(turn, draft, Wake::At(due));

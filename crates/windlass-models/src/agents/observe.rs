@@ -1,4 +1,4 @@
-//! What a workflow records for the ledger: events that wait for their commit, and summaries of steps.
+//! Records of a workflow for the ledger: events that wait for their commit, and summaries of steps.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ const USD_PER_MILLION_MAX: f64 = 100_000.0;
 const PICO_PER_NANO: u128 = 1_000;
 /// Text has about four bytes for each token. Three makes the estimate too high rather than too low.
 const BYTES_PER_TOKEN: u64 = 3;
-/// What an image costs at most, whatever its bytes.
+/// The highest price of an image, for any number of bytes.
 const TOKENS_PER_IMAGE: u64 = 1_600;
 /// A PDF has about this many base64 characters for each token of its pages.
 const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
@@ -226,7 +226,7 @@ fn round(pico: u128, lane: PriceLane) -> UsdNanos {
     UsdNanos(u64::try_from(pico.div_ceil(divisor)).unwrap_or(u64::MAX))
 }
 
-/// What a request is expected to use, before it is sent.
+/// The expected usage of a request, before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Input tokens; rather too many than too few.

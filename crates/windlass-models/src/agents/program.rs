@@ -257,7 +257,7 @@ impl AgentProgram {
             "function": function, "duration_us": micros, "env": env_changes, "flow": flow,
         });
         let mut live = Live { workflow, ..self.live().clone() };
-        // What comes next is not a retry any more.
+        // The next step is not a retry any more.
         (live.progress.attempts, live.progress.retried) = (0, None);
         live.progress.receipts.clear();
         let mut draft = turn.draft();

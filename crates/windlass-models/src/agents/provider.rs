@@ -106,7 +106,7 @@ pub struct ProviderResponse {
     pub message_id: Option<String>,
     /// The provider's id of the HTTP request.
     pub request_id: Option<String>,
-    /// What the response headers say about rate limits.
+    /// The rate limits in the response headers.
     pub rate_limits: RateLimits,
 }
 
@@ -128,7 +128,7 @@ pub struct Usage {
     pub reasoning_output_tokens: u64,
 }
 
-/// What a provider says about its rate limits.
+/// The rate limits that a provider reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
     /// The limit on requests.
@@ -346,7 +346,7 @@ impl ProviderError {
         self.request_id.as_deref()
     }
 
-    /// What the headers say about rate limits.
+    /// The rate limits in the headers.
     pub fn rate_limits(&self) -> &RateLimits {
         &self.rate_limits
     }

@@ -1,4 +1,4 @@
-//! What all calls of a day have used, by workflow and model.
+//! The usage of all calls of a day, by workflow and model.
 
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{RunKey, Sha256Digest};
@@ -11,7 +11,7 @@ pub const SPEND: &str = "windlass.spend";
 /// The figures of one day, workflow and model are in so many records, so that runs do not wait for each other.
 const SHARDS: u8 = 16;
 
-/// What the calls of a day have used.
+/// The usage of the calls of a day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spend {
     /// The day in UTC, as `2026-11-18`.
@@ -26,7 +26,7 @@ pub struct Spend {
     pub lane: PriceLane,
     /// Calls with an answer.
     pub calls: u64,
-    /// What the provider reported.
+    /// The usage that the provider reported.
     pub usage: Usage,
     /// The cost by the prices of that time.
     pub cost: UsdNanos,

@@ -13,7 +13,7 @@ use super::provider::{StreamPart, TokenSink};
 /// How many bytes of parts one call keeps for those who begin to watch later. Later parts are dropped;
 /// the recorded response has all of them.
 pub const STREAM_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What a part costs besides its text.
+/// The bytes of a part besides its text.
 const PART_BYTES: usize = 64;
 
 /// A part of a response.

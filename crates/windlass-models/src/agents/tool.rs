@@ -63,7 +63,7 @@ pub trait Tool: Send + Sync + 'static {
     /// The name.
     fn name(&self) -> &str;
 
-    /// What it does, for the model.
+    /// The description that the model reads.
     fn description(&self) -> &str;
 
     /// Does the work. An error that the model should read is an output ([`ToolOutput::error`]); an `Err` ends

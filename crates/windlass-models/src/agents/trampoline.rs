@@ -363,7 +363,7 @@ pub enum WorkflowResult {
     Suspended {
         /// The workflow.
         workflow: Workflow,
-        /// What it waits for.
+        /// The call that it waits for.
         next: WorkflowNext,
     },
 }

@@ -21,7 +21,7 @@ use crate::effects::{Effect, Writes};
 use crate::run::{check_body, invalid};
 
 const ID_CHARS_MAX: usize = 200;
-/// What the keys of steps begin with, except those of activities.
+/// The prefixes of step keys, except those of activities.
 const PREFIXES: [&str; 5] = ["timer/", "child/", "effect/", "request/", "records/"];
 
 /// An action as it was requested.

@@ -24,7 +24,7 @@ const ROWS: &str = "INSERT INTO records (namespace, collection, id, revision, wr
     INSERT INTO events (run_key, ordinal, event_id, event_type, version, caused_by, payload, created_at, hash) \
     SELECT run_key, 0, run_key, 'e', 1, '{}'::bytea, '{}'::bytea, 1, '\\x00'::bytea FROM runs";
 
-/// What a reader may look at. Each has a row of both tenants, except those that are empty here.
+/// The tables and views of a reader. Each has a row of both tenants, except those that are empty here.
 const SHOWN: [&str; 7] =
     ["runs", "records", "record_versions", "record_terms", "logs", "events", "run_view"];
 const VIEWS: [&str; 2] = ["event_view", "record_view"];

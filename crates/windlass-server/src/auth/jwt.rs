@@ -168,7 +168,7 @@ impl Jwt {
         let Some(id) = claims.get(&self.subject_claim).and_then(Value::as_str) else {
             return Ok(None);
         };
-        let mut roles: Vec<&str> = words(claims.get(&self.roles_claim)).collect();
+        let mut roles: Vec<&str> = split_words(claims.get(&self.roles_claim)).collect();
         roles.retain(|role| Subject::is_role(role));
         roles.truncate(ROLES_MAX);
         Subject::new(id, roles).map(Some)
@@ -177,12 +177,12 @@ impl Jwt {
 
 /// The scopes in `scope` (separated by spaces) or `scopes` (a list). Unknown scopes are ignored.
 fn scopes(claims: &Map<String, Value>) -> Scopes {
-    let words = words(claims.get("scope")).chain(words(claims.get("scopes")));
+    let words = split_words(claims.get("scope")).chain(split_words(claims.get("scopes")));
     words.filter_map(Scope::parse).collect()
 }
 
 /// The words of a claim: a text with spaces between them, or a list of texts.
-fn words(claim: Option<&Value>) -> impl Iterator<Item = &str> {
+fn split_words(claim: Option<&Value>) -> impl Iterator<Item = &str> {
     let text = claim.and_then(Value::as_str).unwrap_or_default().split_ascii_whitespace();
     let list = claim.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     text.chain(list)

@@ -303,7 +303,7 @@ impl CachedKey {
         };
         if let Some(subject) = &key.subject {
             caller = caller.on_behalf_of(subject.clone());
-            // Whoever created the key could use it too, so the ledger also says which key it was.
+            // The person who created the key could use it too, so the ledger also names the key.
             if let Some(actor) = &mut caller.actor {
                 actor.metadata.insert("api_key".into(), key.id.clone().into());
             }

@@ -1,4 +1,4 @@
-//! What needs an operator: failed runs, workflows without a worker, dead letters, open breakers, a late
+//! Items that need an operator: failed runs, workflows without a worker, dead letters, open breakers, a late
 //! queue, a store that refuses writes.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -460,8 +460,8 @@ pub(crate) async fn get_batch(
 /// Reads the large bodies of one run, for a response about this run alone.
 pub(crate) async fn fill_overview(call: &Call, overview: &mut RunOverview) -> Result<(), ApiError> {
     let RunOverview { run, open_steps } = overview;
-    let slots = bodies::of_run(run).chain(bodies::of_steps(open_steps));
-    Ok(bodies::fill(&**call.engine.store(), slots).await?)
+    let places = bodies::of_run(run).chain(bodies::of_steps(open_steps));
+    Ok(bodies::fill(&**call.engine.store(), places).await?)
 }
 
 /// Returns a run.

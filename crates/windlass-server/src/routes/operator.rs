@@ -1,4 +1,4 @@
-//! What operators look up: tenants, the settings of the process, and the limits that they change.
+//! Data for operators: tenants, the settings of the process, and the limits that they change.
 
 use std::collections::BTreeMap;
 

@@ -611,8 +611,8 @@ pub(crate) async fn version(
         let message = format!("revision {revision} of record {collection}/{id} is not kept");
         ApiError::not_found(ErrorCode::RecordVersionNotFound, message)
     })?;
-    let slots = bodies::of_versions(std::slice::from_mut(&mut version));
-    bodies::fill(&**call.engine.store(), slots).await?;
+    let places = bodies::of_versions(std::slice::from_mut(&mut version));
+    bodies::fill(&**call.engine.store(), places).await?;
     let response = match params.view {
         View::Document => document(&version.body),
         View::Full => Json(VersionView::of(&version, View::Full)).into_response(),

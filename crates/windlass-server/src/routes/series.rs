@@ -60,8 +60,8 @@ pub(crate) async fn series(
         let Some(index) = usize::try_from(minute.minute - first).ok() else { continue };
         for (name, value) in NAMES.iter().zip(minute.values) {
             let list = values.get_mut(name).and_then(|list| list.get_mut(index));
-            if let Some(slot) = list {
-                *slot = value;
+            if let Some(place) = list {
+                *place = value;
             }
         }
     }

@@ -156,7 +156,7 @@ async fn tokens_arrive_while_the_call_runs(kind: Kind) {
     assert_eq!(kinds(&received, "end")[0]["status"], "complete");
     run.result().await.unwrap();
     assert_eq!(*provider.streamed.lock(), [true]);
-    // Who has received the end is told not to come back.
+    // A client that has received the end must not reconnect.
     let last = received.last().unwrap().id.clone();
     let again = server.request(Method::GET, at).header("last-event-id", last);
     assert_eq!(again.send().await.unwrap().status(), 204);

@@ -344,7 +344,7 @@ impl Provider {
     }
 }
 
-// What both APIs refuse before a model sees it.
+// Refuses a request that both APIs refuse before a model sees it.
 fn check_request(api: Api, body: &Value) -> Result<(), Fail> {
     let text = |name: &str| body.get(name).and_then(Value::as_str).is_some_and(|t| !t.is_empty());
     if !text("model") {

@@ -1,4 +1,4 @@
-//! What goes back over the connection: headers, pieces of a body, and how the body ends.
+//! The reply over the connection: headers, pieces of a body, and how the body ends.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub(super) enum Content {
     Events(Vec<String>, Api),
 }
 
-/// What the server does with the connection.
+/// The treatment of the connection.
 pub(super) struct Reply {
     pub(super) delay_ms: u64,
     /// None: closes the connection without an answer.
@@ -39,7 +39,7 @@ pub(super) struct Sent {
     pub(super) pause_ms: u64,
 }
 
-/// What comes after the pieces.
+/// The end of a body, after its pieces.
 #[derive(Clone)]
 pub(super) enum Tail {
     End,

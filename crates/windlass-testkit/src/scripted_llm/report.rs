@@ -1,4 +1,4 @@
-//! What a scripted provider was asked: requests by kind, tokens, and what they would have cost.
+//! Report of a scripted provider: requests by kind, tokens, and what they would have cost.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ const SEEN_MAX: usize = 10_000;
 /// How many bytes of their bodies.
 const SEEN_BYTES_MAX: usize = 64 << 20;
 
-/// What a scripted provider was asked so far.
+/// The requests to a scripted provider so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// HTTP requests by kind. A member of a batch is no request.
@@ -59,7 +59,7 @@ pub struct Seen {
     pub body: Bytes,
 }
 
-/// What a message costs.
+/// The cost of a message.
 #[derive(Clone, Debug)]
 pub(super) struct Charge {
     pub(super) model: String,

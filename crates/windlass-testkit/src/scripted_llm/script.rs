@@ -28,7 +28,7 @@ pub struct Script {
     pub now: Option<i64>,
 }
 
-/// What a script cannot be.
+/// The reasons why a script is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptError(pub(super) String);
 
@@ -121,7 +121,7 @@ impl Script {
     }
 }
 
-/// What happens to the requests that it matches.
+/// The reply to the requests that it matches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {

@@ -1,4 +1,4 @@
-//! What rules see of a request: texts, turns and tool results, in the same words for both APIs.
+//! The view that rules have of a request: texts, turns and tool results, in the same words for both APIs.
 
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windlass_engine::{Env, Lane};
+use windlass_engine::{Env, ThreadPool};
 use windlass_kernel::BoxFuture;
 
 use super::executor::{Handle, NodeId, locked};
@@ -48,7 +48,7 @@ impl Env for SimEnv {
         Box::pin(self.sim.sleep_us(us.div_ceil(self.rate.load(Ordering::Relaxed).max(1))))
     }
 
-    fn spawn(&self, _lane: Lane, future: BoxFuture<'static, ()>) {
+    fn spawn(&self, _pool: ThreadPool, future: BoxFuture<'static, ()>) {
         self.sim.spawn(self.node, future);
     }
 

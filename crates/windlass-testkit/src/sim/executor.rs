@@ -195,10 +195,10 @@ impl Executor {
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Stuck> {
         let result = Arc::new(Mutex::new(None));
-        let slot = result.clone();
+        let place = result.clone();
         self.handle.spawn(NETWORK, async move {
             let value = future.await;
-            *locked(&slot) = Some(value);
+            *locked(&place) = Some(value);
         });
         for _ in 0..steps_max {
             self.step()?;

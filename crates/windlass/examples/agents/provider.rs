@@ -21,7 +21,7 @@ pub(crate) fn client(server: &ScriptedLlm) -> Result<Arc<dyn Provider>, Error> {
     Ok(Arc::new(AnthropicClient::new(options)?))
 }
 
-/// What a model could answer.
+/// An answer that a model could give.
 pub(crate) fn script() -> Script {
     Script::new()
         .rule(

@@ -89,7 +89,7 @@ async fn money_recorded_is_money_asked(h: Arc<Harness>) {
     assert!(reserved.is_empty());
     assert_eq!((spent.calls, uncertain.calls), (10, report.lost));
     assert_eq!(report.messages, spent.calls + uncertain.calls);
-    // What was lost counts at its maximum.
+    // A lost answer counts at its maximum.
     let most = spent.usd_nanos.plus(uncertain.usd_nanos);
     assert!(spent.usd_nanos < report.money && report.money <= most, "{report:?} {spent:?}");
     let figures = spend(engine.core(), &SpendQuery::default()).await.unwrap();

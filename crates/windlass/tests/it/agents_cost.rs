@@ -1,4 +1,4 @@
-//! What long conversations cost: the bytes that are written grow with the items and not with their square.
+//! The cost of long conversations: the bytes that are written grow with the items and not with their square.
 
 use std::sync::Arc;
 

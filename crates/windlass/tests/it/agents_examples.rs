@@ -41,7 +41,7 @@ on_every_store!(
 /// In the input, the prompts, the tools, the answers of people and, because the script repeats it, in the
 /// text of the model.
 const SECRET: &str = "s3cr3t-plan";
-/// What else the script says and the functions set.
+/// Other texts of the script and values of the functions.
 const SAID: [&str; 5] =
     ["You said", "Tell me about", "snow, for", "fine, about", "one on each line"];
 

@@ -1,4 +1,4 @@
-//! What other engines of this kind got wrong: a row that stops all runs, a retry that pays twice, a start that fails after
+//! Mistakes of other engines of this kind: a row that stops all runs, a retry that pays twice, a start that fails after
 //! progress, events that are lost after a tool call, and tool calls that no tool can serve.
 
 use std::sync::Arc;

@@ -135,7 +135,7 @@ impl Script {
         Ok(())
     }
 
-    /// What must be the same after every crash.
+    /// The data that must be the same after every crash.
     async fn outcome(&self) -> Told {
         let text = |error: Error| error.to_string();
         let (state, version) = self.state().await?;

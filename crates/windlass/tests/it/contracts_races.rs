@@ -20,7 +20,7 @@ const ID: &str = "d";
 /// How many rounds the end may take.
 const ROUNDS_MAX: u32 = 300;
 
-/// What the actors share.
+/// The state that the actors share.
 struct World {
     engine: Engine,
     contracts: Contracts,

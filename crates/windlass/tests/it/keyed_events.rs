@@ -36,7 +36,7 @@ fn tracker(engine: &Engine) -> WorkflowRef<(), u32> {
     engine.workflow("track", track).unwrap()
 }
 
-// What the records of keys hold.
+// The content of the records of keys.
 async fn keys(engine: &Engine) -> Vec<Value> {
     let page = engine.records::<Value>("windlass.events").all().page(100).await.unwrap();
     page.into_iter().map(|record| record.value).collect()

@@ -237,7 +237,7 @@ async fn a_record_arrives_with_its_versions(h: Arc<Harness>) {
             let importing = importer.import_record(export());
             tokio::select! { biased; () = cut_off => {}, imported = importing => drop(imported) }
         }
-        // What was cut off may still be under way.
+        // The request that was cut off may still run.
         let again = until_imported(&importer, &exported).await;
         assert_eq!(record_line(&*store, id).await, exported, "{again:?}");
         assert_eq!(importer.import_record(export()).await.unwrap(), Imported::Skipped);

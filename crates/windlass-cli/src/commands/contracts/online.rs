@@ -19,7 +19,7 @@ pub(super) async fn run(command: OnlineCommand) -> Outcome {
         C::PublishType { contract, remote } => {
             let contract: Value = read_json("the contract", &contract)?;
             let head = Api::new(&remote)?.client.post(&["contracts", "types"], &contract).await?;
-            said(&remote, &head, &format!("published {}", named(&head, "entityType")))?;
+            print_answer(&remote, &head, &format!("published {}", named(&head, "entityType")))?;
         }
         C::Definition(TypeArgs { entity_type, remote }) => {
             print(&remote, &["contracts", &entity_type, "definition"]).await?;
@@ -28,7 +28,7 @@ pub(super) async fn run(command: OnlineCommand) -> Outcome {
             let definition: Value = read_json("the definition", &definition)?;
             let path = ["contracts", &entity_type, "draft"];
             let head = Api::new(&remote)?.client.put(&path, &definition).await?;
-            said(&remote, &head, &format!("the draft of {entity_type} is stored"))?;
+            print_answer(&remote, &head, &format!("the draft of {entity_type} is stored"))?;
         }
         C::Publish(at) => act(at, &["publish"], "published").await?,
         C::Archive(at) => act(at, &["archive"], "archived").await?,
@@ -67,7 +67,7 @@ async fn text(remote: &Remote, path: &[&str]) -> Result<(), Failure> {
 }
 
 /// Prints the answer of a write, or one line about it.
-fn said(remote: &Remote, answer: &Value, line: &str) -> Result<(), Failure> {
+fn print_answer(remote: &Remote, answer: &Value, line: &str) -> Result<(), Failure> {
     let out = Api::new(remote)?.out;
     if out.is_text() { out.line(line) } else { out.value(answer) }
 }
@@ -88,7 +88,7 @@ async fn act(at: TypeArgs, action: &[&str], done: &str) -> Result<(), Failure> {
         version.unwrap_or_default(),
         sanitize(&hash.unwrap_or_default())
     );
-    said(&remote, &answer, &line)
+    print_answer(&remote, &answer, &line)
 }
 
 async fn types(remote: &Remote) -> Result<(), Failure> {
@@ -118,7 +118,7 @@ async fn settings(args: SettingsArgs, path: &[&str]) -> Result<(), Failure> {
     let Some(text) = set else { return print(&remote, path).await };
     let value: Value = read_json("the value", &text)?;
     let written = Api::new(&remote)?.client.put(path, &value).await?;
-    said(&remote, &written, &format!("replaced {}", path[1..].join("/")))
+    print_answer(&remote, &written, &format!("replaced {}", path[1..].join("/")))
 }
 
 async fn health(remote: &Remote) -> Result<(), Failure> {

@@ -24,7 +24,7 @@ extern "C" fn __sanitizer_cov_8bit_counters_init(begin: *mut u8, end: *mut u8) {
     }
 }
 
-/// What all runs so far have reached: for each counter, the sizes that were seen, one bit each.
+/// The coverage of all runs so far: for each counter, the sizes that were seen, one bit each.
 pub struct Coverage {
     ranges: Vec<Range>,
     seen: Vec<Vec<u8>>,

@@ -7,7 +7,7 @@ use windlass_kernel::Error;
 use crate::agents::transcript::Transcript;
 use crate::agents::wire::{Item, user_text};
 
-/// What the model is asked for.
+/// The instruction for the model.
 pub(super) const PROMPT: &str = "Summarise this conversation, so that it can go on from your summary alone. \
     Keep the task, all decisions, facts, names and numbers that are still needed, and what is left to do. \
     Write only the summary.";

@@ -111,7 +111,7 @@ pub(super) struct Waiting {
     read_to: u64,
     /// The calls that wait for a batch, by the number of their message, with the time at which they asked.
     pub(super) joins: BTreeMap<u64, (Timestamp, Join)>,
-    // What operators ask.
+    // The requests of operators.
     asks: Vec<u64>,
 }
 

@@ -28,7 +28,7 @@ const SPEND_CLOSED_FOR: Duration = Duration::from_secs(60 * 60);
 /// How often a provider may refuse a batch for now before its members fail.
 const CREATES_MAX: u32 = 50;
 
-/// What the next commit about a batch changes.
+/// The changes of the next commit about a batch.
 struct Change {
     batch: InFlight,
     event: Option<(windlass_kernel::EventType, Value)>,

@@ -46,7 +46,7 @@ impl Join {
     }
 }
 
-/// What somebody asks of a lane.
+/// A request of an operator to a lane.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub(super) enum Ask {
@@ -55,7 +55,7 @@ pub(super) enum Ask {
     Cancel { intent: String },
 }
 
-/// What a lane tells a member.
+/// A message of a lane to a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Told {
     pub(super) call: u64,

@@ -36,7 +36,7 @@ pub(crate) struct Ask {
     due_ms: u64,
 }
 
-/// What a run comes to when its request has ended so.
+/// The result of a run whose request has ended so.
 pub(crate) fn value_of(status: RequestStatus, decisions: usize) -> u64 {
     let place = RequestStatus::ALL.iter().position(|known| *known == status);
     place.unwrap_or_default() as u64 * 100 + decisions as u64
