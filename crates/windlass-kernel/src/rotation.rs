@@ -6,28 +6,28 @@ use crate::ids::Namespace;
 
 /// The rows of each namespace, beginning with the namespace after `after`. The rows of a namespace
 /// keep their order.
-pub fn lanes<T>(
+pub fn by_namespace<T>(
     rows: impl IntoIterator<Item = (Namespace, T)>,
     after: Option<&Namespace>,
 ) -> Vec<VecDeque<T>> {
-    let mut lanes: BTreeMap<(bool, Namespace), VecDeque<T>> = BTreeMap::new();
+    let mut queues: BTreeMap<(bool, Namespace), VecDeque<T>> = BTreeMap::new();
     for (namespace, row) in rows {
         let is_later = after.is_some_and(|after| namespace <= *after);
-        lanes.entry((is_later, namespace)).or_default().push_back(row);
+        queues.entry((is_later, namespace)).or_default().push_back(row);
     }
-    lanes.into_values().collect()
+    queues.into_values().collect()
 }
 
-/// Passes rows to `take`, one of each lane in turn, until it has accepted `max` rows. A row that it does
-/// not accept costs its lane nothing.
-pub fn in_turns<T>(mut lanes: Vec<VecDeque<T>>, max: usize, mut take: impl FnMut(T) -> bool) {
+/// Passes rows to `take`, one of each namespace in turn, until it has accepted `max` rows. A row that it does
+/// not accept costs its namespace nothing.
+pub fn in_turns<T>(mut queues: Vec<VecDeque<T>>, max: usize, mut take: impl FnMut(T) -> bool) {
     let mut taken = 0;
-    while taken < max && !lanes.is_empty() {
-        lanes.retain_mut(|lane| {
+    while taken < max && !queues.is_empty() {
+        queues.retain_mut(|queue| {
             if taken >= max {
                 return true;
             }
-            while let Some(row) = lane.pop_front() {
+            while let Some(row) = queue.pop_front() {
                 if take(row) {
                     taken += 1;
                     return true;
@@ -48,7 +48,7 @@ mod tests {
         let named = |row: u32| (Namespace::from_stored(format!("n{}", row / 10)), row);
         let after = after.map(Namespace::from_stored);
         let mut found = Vec::new();
-        in_turns(lanes(rows.map(named), after.as_ref()), max, |row| {
+        in_turns(by_namespace(rows.map(named), after.as_ref()), max, |row| {
             let accepts = row % 10 != 9;
             if accepts {
                 found.push(row);

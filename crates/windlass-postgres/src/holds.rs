@@ -236,7 +236,7 @@ fn in_order_turns(rows: &[Row], oldest: bool, after: Option<&Namespace>) -> Vec<
 
 fn in_turns<T>(rows: impl Iterator<Item = (Namespace, T)>, after: Option<&Namespace>) -> Vec<T> {
     let mut all = Vec::new();
-    rotation::in_turns(rotation::lanes(rows, after), usize::MAX, |row| {
+    rotation::in_turns(rotation::by_namespace(rows, after), usize::MAX, |row| {
         all.push(row);
         true
     });

@@ -194,7 +194,7 @@ pub(super) fn pick(
     let streams: usize = first.iter().map(|(_, routes)| routes.len()).sum();
     let piece = (2 * max / streams.max(1)).clamp(16, max.max(16));
     let plan = Plan { conn, ready, order, any_limited, piece };
-    let mut lanes = Vec::new();
+    let mut tenants = Vec::new();
     let mut taken = 0;
     while taken < max {
         let found = match first.pop_front() {
@@ -204,22 +204,22 @@ pub(super) fn pick(
                 None => break,
             },
         };
-        let of_lane: Vec<&Route> = found.1.iter().map(|index| routes[*index]).collect();
-        let mut lane = Lane::open(&plan, found.0, of_lane)?;
-        if lane.take_one(&plan, taker)? {
+        let own_routes: Vec<&Route> = found.1.iter().map(|index| routes[*index]).collect();
+        let mut rows = ReadyRows::open(&plan, found.0, own_routes)?;
+        if rows.take_one(&plan, taker)? {
             taken += 1;
-            lanes.push(lane);
+            tenants.push(rows);
         }
     }
-    while taken < max && !lanes.is_empty() {
-        let mut left = Vec::with_capacity(lanes.len());
-        for mut lane in lanes {
-            if taken < max && lane.take_one(&plan, taker)? {
+    while taken < max && !tenants.is_empty() {
+        let mut left = Vec::with_capacity(tenants.len());
+        for mut rows in tenants {
+            if taken < max && rows.take_one(&plan, taker)? {
                 taken += 1;
-                left.push(lane);
+                left.push(rows);
             }
         }
-        lanes = left;
+        tenants = left;
     }
     Ok(())
 }
@@ -298,7 +298,7 @@ struct Plan<'a> {
 }
 
 /// The ready rows of one namespace, best first.
-struct Lane<'s> {
+struct ReadyRows<'s> {
     namespace: String,
     routes: Vec<&'s Route>,
     streams: Vec<Stream<'s>>,
@@ -307,17 +307,17 @@ struct Lane<'s> {
     is_by_key: bool,
 }
 
-impl<'s> Lane<'s> {
+impl<'s> ReadyRows<'s> {
     fn open(plan: &Plan<'_>, namespace: String, routes: Vec<&'s Route>) -> Result<Self, UnitError> {
         let (streams, heads) = (Vec::new(), BinaryHeap::new());
-        let mut lane = Self { namespace, routes, streams, heads, full: 0, is_by_key: false };
+        let mut rows = Self { namespace, routes, streams, heads, full: 0, is_by_key: false };
         let parts: &[bool] = if plan.any_limited { &[false, true] } else { &[false] };
-        for index in 0..lane.routes.len() {
+        for index in 0..rows.routes.len() {
             for part in parts {
-                lane.add(plan, lane.routes[index], &Part::Limited(*part), None)?;
+                rows.add(plan, rows.routes[index], &Part::Limited(*part), None)?;
             }
         }
-        Ok(lane)
+        Ok(rows)
     }
 
     // Adds the streams of a part of a route, which begin after the given row.

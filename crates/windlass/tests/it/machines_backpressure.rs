@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use windlass::admin::{Admission, BackpressureConfig, Options};
 use windlass::kernel::{BoxFuture, Query, WorkerInfo};
-use windlass::model::{Env, Lane, TokioEnv, Usage};
+use windlass::model::{Env, ThreadPool, TokioEnv, Usage};
 use windlass::{Ctx, Engine, RunHandle, TaskContext, WorkflowRef};
 
 use crate::harness::{Counts, Harness, fence_elsewhere, ok, on_every_store, until};
@@ -94,8 +94,8 @@ impl Env for Memory {
         self.env.sleep(span)
     }
 
-    fn spawn(&self, lane: Lane, future: BoxFuture<'static, ()>) {
-        self.env.spawn(lane, future);
+    fn spawn(&self, pool: ThreadPool, future: BoxFuture<'static, ()>) {
+        self.env.spawn(pool, future);
     }
 
     fn random(&self) -> u64 {

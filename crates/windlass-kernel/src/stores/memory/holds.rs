@@ -334,7 +334,7 @@ fn in_order<K: Copy + Ord>(
         ClaimOrder::Oldest => ranks.sort_unstable_by_key(|(_, (.., due_at, key))| (*due_at, *key)),
     }
     let keys = ranks.into_iter().map(|(namespace, (.., key))| (namespace.clone(), *key));
-    rotation::lanes(keys, want.after.as_ref())
+    rotation::by_namespace(keys, want.after.as_ref())
 }
 
 fn held_by<K: Copy + Ord>(index: &Index<K>, worker: WorkerKey) -> Vec<K> {
