@@ -113,6 +113,7 @@ fn instances(routes: Routes, options: &Options) -> Routes {
         .add_waiting(READ, routes!(result::result))
         .add(READ, routes!(ledger::ledger))
         .add(READ, routes!(ledger::generations))
+        .add(READ, routes!(receipts::list))
         .add(READ, routes!(timeline::timeline))
         .add(READ, routes!(timeline::step))
         .add(READ, routes!(timeline::state))

@@ -27,6 +27,7 @@ mod lookups;
 mod operations;
 mod outage;
 mod pages;
+mod receipts;
 mod records;
 mod route_sets;
 mod schedules;
