@@ -244,18 +244,24 @@ impl Sweeper {
 
     /// Whether there is anything to delete, now or later.
     pub(crate) async fn has_work(&self) -> Result<bool, Error> {
-        let mut swept = Swept::default();
-        Ok(!self.policies().await?.is_empty()
-            || self.core.options.removed_record_retention_of_applications.is_some()
-            || self.delete_removed(&mut swept).await?)
+        let options = &self.core.options;
+        if options.removed_record_retention_of_applications.is_some()
+            || !self.policies().await?.is_empty()
+        {
+            return Ok(true);
+        }
+        // One row shows that there are some. The start of an engine does not wait for more.
+        let (removed_for, after) = (options.removed_record_retention, None);
+        let one = DeleteRemovedRecords { reserved: true, removed_for, after, limit: 1 };
+        let found = self.core.store.delete_removed_records(one).await?;
+        Ok(found.deleted + found.left > 0)
     }
 
-    // Deletes the rows of records that were removed long ago. Returns whether younger ones are left.
-    async fn delete_removed(&self, swept: &mut Swept) -> Result<bool, Error> {
+    // Deletes the rows of records that were removed long ago.
+    async fn delete_removed(&self, swept: &mut Swept) -> Result<(), Error> {
         let options = &self.core.options;
         let own = (true, Some(options.removed_record_retention));
         let others = (false, options.removed_record_retention_of_applications);
-        let mut left = 0;
         for (reserved, removed_for) in [own, others] {
             let Some(removed_for) = removed_for else { continue };
             let mut after = None;
@@ -264,14 +270,13 @@ impl Sweeper {
                 let request = DeleteRemovedRecords { reserved, removed_for, after, limit };
                 let done = self.core.store.delete_removed_records(request).await?;
                 swept.records += done.deleted;
-                left += done.left;
                 after = done.next;
                 if after.is_none() {
                     break;
                 }
             }
         }
-        Ok(left > 0)
+        Ok(())
     }
 
     pub(crate) async fn sweep(&self) -> Result<Swept, Error> {
@@ -286,8 +291,9 @@ impl Sweeper {
                 swept.failed += 1;
             }
         }
-        self.delete_removed(&mut swept).await?;
+        let removed = self.delete_removed(&mut swept).await;
         self.core.metrics.runs_deleted.add(swept.runs);
+        removed?;
         Ok(swept)
     }
 
@@ -378,10 +384,14 @@ impl Sweeper {
         if let Some(archive) = archive {
             archive.take(&self.core.store, root).await?;
         }
-        if policy.retention.keep_ledger {
-            self.keep_ledgers(&policy.namespace, root).await?;
+        if !policy.retention.keep_ledger {
+            return Ok(true);
         }
-        Ok(true)
+        match self.keep_ledgers(&policy.namespace, root).await {
+            // Another process keeps and deletes the tree at this moment.
+            Err(error) if error.code() == ErrorCode::RecordConflict => Ok(false),
+            kept => kept.map(|()| true),
+        }
     }
 
     // Writes down what the ledgers of a tree are verified with. If the tree is not deleted after all, it is

@@ -20,6 +20,7 @@ mod harness;
 mod hooks;
 mod inbox;
 mod instances;
+mod kept;
 mod keyed_events;
 mod limits;
 mod live;
