@@ -26,6 +26,7 @@ pub mod simulate;
 pub mod source;
 pub mod templates;
 pub mod tokens;
+pub mod trial;
 pub mod types;
 
 pub use compile::{compile, load};

@@ -17,6 +17,7 @@ use crate::results::{Ended, Results};
 use crate::signals::Signals;
 use crate::tasks::{Claim, Tasks, internal_queue};
 use crate::templates::Templates;
+use crate::workflow_counts::WorkflowFigure;
 
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(10);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
@@ -350,6 +351,8 @@ impl Dispatcher {
                 }
                 Op::CreateRun(run) if Some(run.run_key) != guarded => {
                     core.metrics.runs_created.add(1);
+                    let started = WorkflowFigure::RunsStarted;
+                    core.metrics.workflows.add(&run.namespace, &run.workflow, started);
                     core.run_enqueued(run, EnqueuedReason::Create);
                     if run.turn.worker == Some(core.worker) && !committed.repeated {
                         let held_run = assigned.take_run(run.run_key);

@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use windlass_kernel::{
     Actor, Body, BreakerRow, DeadLetter, Delivery, EFFECT, Error, ErrorCode, ErrorKind, LimitKey,
-    MessageId, MessageKind, MessageName, ModelName, Namespace, QueueName, Rate, RetryPolicy, Route,
-    RouteName, Run, RunId, RunKey, Store, Task, TaskId, Timestamp, Worker, WorkerKey, WorkerStatus,
-    WorkflowName,
+    MessageId, MessageKind, MessageName, ModelName, Namespace, Query, QueueName, Rate, RateRow,
+    RetryPolicy, Route, RouteName, Run, RunId, RunKey, Store, Task, TaskId, Timestamp, Worker,
+    WorkerKey, WorkerStatus, WorkflowName,
 };
 
 use crate::callees::Callees;
@@ -235,6 +235,17 @@ impl Engine {
     pub async fn set_rate(&self, key: impl AsRef<str>, rate: Option<Rate>) -> Result<(), Error> {
         let key = LimitKey::with_limits(key, &self.options().limits)?;
         self.parts.rates().set((self.namespace.clone(), key), rate).await
+    }
+
+    /// A page of the rates of this namespace, by key. A rate without an interval only holds attempts back until its
+    /// time, for example because a receiver asked for a pause.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn rates(&self, after: Option<LimitKey>, limit: u32) -> Result<Vec<RateRow>, Error> {
+        let query = Query::Rates { namespace: self.namespace.clone(), after, limit };
+        self.store().list(query).await?.rates()
     }
 
     /// The limits on calls that are no tasks.

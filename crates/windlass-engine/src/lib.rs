@@ -76,6 +76,7 @@ mod turn_runner;
 mod wakeups;
 mod why;
 mod workers;
+mod workflow_counts;
 
 pub use admission::Admission;
 pub use breakers::TaskBreaker;
@@ -118,3 +119,4 @@ pub use templates::{HeaderRules, Template, read_headers};
 pub use tick::{Tick, Ticked};
 pub use turn::{Sent, Turn, refusal};
 pub use why::{Blocked, Child, Explanation, Reason, Why};
+pub use workflow_counts::{COUNTED_WORKFLOWS_MAX, WorkflowFigure, WorkflowFigures};

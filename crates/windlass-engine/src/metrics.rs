@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::telemetry::attribute;
+use crate::workflow_counts::{WorkflowCounts, WorkflowFigures};
+use windlass_kernel::{Namespace, WorkflowName};
 
 /// A counter.
 #[derive(Default)]
@@ -28,6 +30,7 @@ macro_rules! metrics {
         #[derive(Default)]
         pub struct Metrics {
             $($(#[$doc])* pub $field: Counter,)+
+            pub(crate) workflows: WorkflowCounts,
             recorder: OnceLock<Box<dyn Recorder>>,
         }
 
@@ -160,6 +163,12 @@ impl Metrics {
     /// Sets the recorder of durations; there is none by default. Returns `false` if one is set already.
     pub fn set_recorder(&self, recorder: impl Recorder) -> bool {
         self.recorder.set(Box::new(recorder)).is_ok()
+    }
+
+    /// The figures of each workflow that this process has counted, at most
+    /// [`COUNTED_WORKFLOWS_MAX`](crate::COUNTED_WORKFLOWS_MAX).
+    pub fn workflows(&self) -> Vec<(Namespace, WorkflowName, WorkflowFigures)> {
+        self.workflows.all()
     }
 
     pub(crate) fn time(&self, measure: Measure, of: &str, took: Duration) {

@@ -1,5 +1,6 @@
 //! Requests to people: decisions, delegations, comments, withdrawals and due times, one commit each.
 
+mod approved;
 mod forget;
 mod inbox;
 mod notify;
@@ -28,6 +29,7 @@ use crate::record_change::conflict_delay;
 use crate::tasks::{REQUEST_DUE, internal_queue};
 use crate::turn::refusal;
 
+pub use approved::Approved;
 pub use inbox::{InboxOrder, InboxPage, InboxQuery};
 pub use turn::{ClosedRequest, RequestMessage, RequestRef};
 
@@ -401,6 +403,7 @@ impl Requests {
         let key = state.decision_key(&self.namespace, &decision.by);
         let mut terms = Terms::default();
         terms.add("request", &state.id)?;
+        approved::add_term(&mut terms, state, decision)?;
         self.put(key, Expect::Absent, decision, terms, decision.at)
     }
 

@@ -24,6 +24,7 @@ use crate::registry::{Registered, Registry};
 use crate::telemetry;
 use crate::turn::refusal;
 use crate::turn_runner::TurnRunner;
+use crate::workflow_counts::WorkflowFigure;
 
 /// A request to start a run.
 #[derive(Clone, Debug)]
@@ -461,6 +462,8 @@ impl RunStarter {
         let ours = matches!(&answer, Ok(committed) if committed.run_key == Some(run_key));
         if ours {
             self.core.metrics.runs_created.add(1);
+            let started = WorkflowFigure::RunsStarted;
+            self.core.metrics.workflows.add(&row.namespace, &row.workflow, started);
             self.core.run_enqueued(&row, EnqueuedReason::Create);
         }
         let held = match (held_run, &answer) {

@@ -39,6 +39,7 @@ use crate::start::StartRun;
 use crate::tasks::{CANCEL_RUN, CARRY_OVER, TaskReservation};
 use crate::telemetry;
 use crate::turn_runner::TurnRunner;
+use crate::workflow_counts::WorkflowFigure;
 
 use inbox::Inbox;
 
@@ -629,6 +630,22 @@ impl Turn {
     /// The counters of the engine.
     pub fn metrics(&self) -> &Metrics {
         &self.runner.core.metrics
+    }
+
+    /// Counts a step that ended with a result.
+    pub fn count_completed_step(&self) {
+        self.metrics().steps_completed.add(1);
+        self.count(WorkflowFigure::StepsCompleted);
+    }
+
+    /// Counts a step that failed for good.
+    pub fn count_failed_step(&self) {
+        self.metrics().steps_failed.add(1);
+        self.count(WorkflowFigure::StepsFailed);
+    }
+
+    fn count(&self, figure: WorkflowFigure) {
+        self.metrics().workflows.add(&self.run.namespace, &self.run.workflow, figure);
     }
 
     /// Every message up to this one was read.

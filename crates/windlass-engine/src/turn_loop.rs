@@ -67,6 +67,8 @@ pub(crate) async fn take_turns(
         if turn.run.status.is_ended() {
             let took = turn.now().since(turn.run.created_at);
             runner.core.metrics.time(Measure::Workflow, turn.run.workflow.as_str(), took);
+            let (of, workflow) = (&turn.run.namespace, &turn.run.workflow);
+            runner.core.metrics.workflows.ended(of, workflow, turn.run.status);
             return;
         }
         let claimed = match runner.runs.end_turn(turn.run.run_key, held_run) {

@@ -14,6 +14,7 @@ use crate::ids::{
 };
 use crate::ledger::Event;
 use crate::limits::Limits;
+use crate::rate::RateRow;
 use crate::record::{Record, RecordKey, RecordVersion};
 use crate::rows::{
     DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Setting, Step, Task, Worker,
@@ -232,6 +233,15 @@ pub enum Query {
         /// The most rows.
         limit: u32,
     },
+    /// Rates of a namespace by key.
+    Rates {
+        /// The namespace.
+        namespace: Namespace,
+        /// List rows after this one.
+        after: Option<LimitKey>,
+        /// The most rows.
+        limit: u32,
+    },
     /// Limits of a namespace by key, with their usage.
     Limits {
         /// The namespace.
@@ -381,6 +391,7 @@ impl Query {
             | Query::AllRecords { limit, .. }
             | Query::RecordVersions { limit, .. }
             | Query::Bodies { limit, .. }
+            | Query::Rates { limit, .. }
             | Query::Limits { limit, .. } => *limit,
         }
     }
@@ -426,6 +437,8 @@ pub enum Rows {
     Counts(Vec<RunCount>),
     /// The result of `Breakers`.
     Breakers(Vec<BreakerRow>),
+    /// The result of `Rates`.
+    Rates(Vec<RateRow>),
     /// The result of `Limits`.
     Limits(Vec<LimitState>),
     /// The result of `Settings`.
@@ -484,6 +497,7 @@ unwrap_rows!(
     dead_letters -> DeadLetters(DeadLetter),
     counts -> Counts(RunCount),
     breakers -> Breakers(BreakerRow),
+    rates -> Rates(RateRow),
     limits -> Limits(LimitState),
     settings -> Settings(Setting),
     records -> Records(Record),

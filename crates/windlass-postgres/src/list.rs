@@ -108,6 +108,11 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found = page.query(&breakers(), &[&namespace.as_str(), &after, &limit]).await?;
             rows::all(&found, rows::breaker).map(Rows::Breakers)
         }
+        Query::Rates { namespace, after, .. } => {
+            let after = after.as_ref().map_or("", |after| after.as_str());
+            let found = page.query(RATES, &[&namespace.as_str(), &after, &limit]).await?;
+            rows::all(&found, rows::rate).map(Rows::Rates)
+        }
         Query::Bodies { owner, after, limit } => {
             crate::bodies::list(page.shared, &owner, after, limit).await.map(Rows::Bodies)
         }
@@ -283,6 +288,10 @@ fn breakers() -> String {
          ORDER BY b.breaker_key LIMIT $3"
     )
 }
+
+const RATES: &str = "SELECT r.namespace, r.rate_key, r.interval_us, r.burst, r.spent_until, \
+    r.queued_until, r.version FROM @schema@.rates r WHERE r.namespace = $1 AND r.rate_key > $2 \
+    ORDER BY r.rate_key LIMIT $3";
 
 const RUN_KEYS: &str =
     "SELECT r.run_key FROM @schema@.runs r WHERE r.run_key > $1 ORDER BY r.run_key LIMIT $2";
@@ -460,5 +469,6 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("expired", expired()),
         named("settings", SETTINGS.to_owned()),
         named("breakers", breakers()),
+        named("rates", RATES.to_owned()),
     ]
 }

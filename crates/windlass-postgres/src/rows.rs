@@ -12,9 +12,9 @@ use uuid::Uuid;
 use windlass_kernel::{
     Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Error, Event, EventId,
     EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
-    MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunCount, RunId, RunKey,
-    RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepKind, StepStatus, Task,
-    TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    MessageName, ModelName, Namespace, QueueName, RateRow, Route, RouteName, Run, RunCount, RunId,
+    RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepKind, StepStatus,
+    Task, TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 /// The columns of a run, from a table with the alias `r`.
@@ -341,6 +341,21 @@ pub(crate) fn breaker(row: &Row) -> Result<BreakerRow, Error> {
         data: c.body()?.ok_or_else(missing)?,
         version: c.count()?,
         updated_at: c.time()?,
+    })
+}
+
+/// Reads a rate.
+pub(crate) fn rate(row: &Row) -> Result<RateRow, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    Ok(RateRow {
+        namespace: Namespace::from_stored(c.text()?),
+        key: LimitKey::from_stored(c.text()?),
+        interval_us: c.count()?,
+        burst: c.count32()?,
+        spent_until: c.time()?,
+        queued_until: c.time()?,
+        version: c.count()?,
     })
 }
 

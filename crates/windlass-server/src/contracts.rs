@@ -3,6 +3,8 @@
 //! A program that serves documents adds the set to [`crate::Options::routes`]. Every write needs a caller with a
 //! subject, because the audit note of a document names a person.
 
+mod expressions;
+
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -69,6 +71,7 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(define, g.clone(), "/contracts/{type}/versions/{version}", with(get(version)))
         .route(define, g.clone(), "/contracts/{type}/effective", with(get(effective)))
         .route(define, g.clone(), "/contracts/{type}/diff/{format}", with(get(effective_diff)))
+        .route(define, p.clone(), "/expressions/evaluate", with(post(expressions::evaluate)))
         .route(records, p.clone(), "/documents/{type}", with(post(create)))
         .route(records, g.clone(), "/documents/{type}", with(get(list)))
         .route(records, g.clone(), document, with(get(read_document)))

@@ -14,6 +14,7 @@ pub(crate) mod attention;
 pub(crate) mod control;
 pub(crate) mod durable;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod inbox;
@@ -122,6 +123,7 @@ fn instances(routes: Routes, options: &Options) -> Routes {
         .add(READ, routes!(timeline::state))
         .add(READ, routes!(tree::tree))
         .add(READ, routes!(tree::verify))
+        .add(MANAGE, routes!(export::export))
         .add(READ, routes!(tree::event))
         .add(READ, routes!(live::live))
         .add(READ, routes!(why::why))
@@ -152,6 +154,7 @@ fn operations(routes: Routes, _: &Options) -> Routes {
         .add(MANAGE, routes!(schedules::run))
         .add(READ, routes!(search::search))
         .add(MANAGE, routes!(operator::set_limit))
+        .add(READ, routes!(operator::rates))
         .add(Access::Operator, routes!(operator::namespaces))
         .add(Access::Operator, routes!(operator::config))
         .add(READ, routes!(receipts::get))

@@ -94,6 +94,14 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
             let found = page(conn, &sql, params![namespace.as_str(), after, limit], rows::breaker)?;
             Rows::Breakers(found)
         }
+        Query::Rates { namespace, after, limit } => {
+            let sql = format!(
+                "SELECT {RATE} FROM rates WHERE namespace = ?1 AND rate_key > ?2 \
+                 ORDER BY rate_key LIMIT ?3"
+            );
+            let after = after.as_ref().map_or("", |after| after.as_str());
+            Rows::Rates(page(conn, &sql, params![namespace.as_str(), after, limit], rows::rate)?)
+        }
         Query::Logs { .. }
         | Query::Workers { .. }
         | Query::DeadLetters { .. }

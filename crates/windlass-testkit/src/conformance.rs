@@ -235,6 +235,7 @@ macro_rules! conformance {
                 are_swapped_only_from_the_latest_version,
                 rates_are_swapped_too,
                 are_listed,
+                rates_are_listed,
                 old_ones_are_deleted,
             ],
             namespace_stats: [

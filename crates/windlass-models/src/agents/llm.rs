@@ -458,7 +458,7 @@ impl AgentProgram {
             Ok(())
         });
         written(ended.await?)?;
-        turn.metrics().steps_failed.add(1);
+        turn.count_failed_step();
         Ok(Flow::Over)
     }
 }

@@ -268,7 +268,7 @@ impl AgentProgram {
         let refused = match built {
             Ok(over) => match turn.try_commit(draft).await? {
                 Ok(_) => {
-                    turn.metrics().steps_completed.add(1);
+                    turn.count_completed_step();
                     self.live = Some(live);
                     return Ok(over);
                 }
@@ -298,7 +298,7 @@ impl AgentProgram {
             "function": function, "duration_us": micros, "flow": flow, "env": env_changes,
             "partial_env_digest": workflow.env_digest(),
         });
-        turn.metrics().steps_failed.add(1);
+        turn.count_failed_step();
         self.fail(turn, CALL_FAILED, payload, events, failure).await
     }
 

@@ -426,7 +426,7 @@ impl RelayProgram {
         let verdict = Verdict::Dead { name, message, errors };
         self.withdraw_request(turn, draft)?;
         record::write(self, turn, draft, &verdict, attempt, self.json)?;
-        record::count(turn.metrics(), &verdict);
+        record::count(turn, &verdict);
         Ok(())
     }
 
@@ -477,7 +477,7 @@ impl RelayProgram {
             let sent = turn.send(draft);
             match turn.answered(sent.await)? {
                 Ok(_) => {
-                    record::count(turn.metrics(), &verdict);
+                    record::count(turn, &verdict);
                     self.took = None;
                     return Ok(self.follow(turn, verdict, after));
                 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use windlass_engine::{DeadStep, Metrics, Turn, events};
+use windlass_engine::{DeadStep, Turn, events};
 use windlass_kernel::{
     Body, Draft, Encoding, End, Error, Limits, MessageName, Op, Run, StepKey, StepStatus,
     Timestamp, Wake,
@@ -399,16 +399,16 @@ fn error_body(name: &str, message: &str, number: u32, errors: &[Value]) -> Resul
 }
 
 /// Counts what became of a step.
-pub(crate) fn count(metrics: &Metrics, verdict: &Verdict) {
+pub(crate) fn count(turn: &Turn, verdict: &Verdict) {
     match verdict {
-        Verdict::Outcome(StepOutcome::Fail { .. }) => metrics.steps_failed.add(1),
+        Verdict::Outcome(StepOutcome::Fail { .. }) => turn.count_failed_step(),
         Verdict::Dead { .. } => {
-            metrics.steps_failed.add(1);
-            metrics.tasks_dead.add(1);
+            turn.count_failed_step();
+            turn.metrics().tasks_dead.add(1);
         }
-        Verdict::Outcome(StepOutcome::Cancel { .. }) => metrics.steps_cancelled.add(1),
-        Verdict::Outcome(_) => metrics.steps_completed.add(1),
-        Verdict::Retry { .. } => metrics.steps_retried.add(1),
+        Verdict::Outcome(StepOutcome::Cancel { .. }) => turn.metrics().steps_cancelled.add(1),
+        Verdict::Outcome(_) => turn.count_completed_step(),
+        Verdict::Retry { .. } => turn.metrics().steps_retried.add(1),
     }
 }
 

@@ -273,18 +273,17 @@ impl StepsProgram {
             Ok(_) => None,
             Err(failure) => self.next_attempt(turn, &key, attempt, failure),
         };
-        let metrics = turn.metrics();
         let event = match (&outcome, retry_at) {
             (Ok(_), _) => {
-                metrics.steps_completed.add(1);
+                turn.count_completed_step();
                 STEP_COMPLETED
             }
             (Err(_), Some(_)) => {
-                metrics.steps_retried.add(1);
+                turn.metrics().steps_retried.add(1);
                 STEP_RETRIED
             }
             (Err(_), None) => {
-                metrics.steps_failed.add(1);
+                turn.count_failed_step();
                 STEP_FAILED
             }
         };
@@ -526,7 +525,7 @@ impl StepsProgram {
                     core.recorded(&completion.key, completion.outcome, at);
                     core.records.durable = core.records.appended;
                     drop(core);
-                    turn.metrics().steps_completed.add(1);
+                    turn.count_completed_step();
                     self.must_poll = true;
                 }
                 Ok(())

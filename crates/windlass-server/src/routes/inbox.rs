@@ -183,6 +183,21 @@ pub(crate) struct RequestView {
     /// The decisions. Lists leave them out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decisions: Option<Vec<DecisionView>>,
+    /// The revision of the record that the caller approved last, below the one of this request. Lists leave it
+    /// out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_approved: Option<ApprovedView>,
+}
+
+/// An earlier approval.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ApprovedView {
+    /// The request.
+    pub request: String,
+    /// The revision of the record.
+    pub revision: u64,
+    /// When.
+    pub at: Time,
 }
 
 impl RequestView {
@@ -237,6 +252,7 @@ impl RequestView {
             quorum: state.quorum,
             labels: state.labels,
             decisions,
+            last_approved: None,
         }
     }
 }
@@ -432,7 +448,19 @@ pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiR
     responses((status = 200, body = RequestView), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(id): Named) -> ApiResult<RequestView> {
     let state = visible(&call, &id).await?;
-    view(&call, state).await
+    let approved = match (&call.caller.subject, &state.about) {
+        (Some(subject), Some(About::Record(record))) => {
+            requests(&call).last_approved(subject.id(), record).await?
+        }
+        _ => None,
+    };
+    let mut view = view(&call, state).await?;
+    view.0.last_approved = approved.map(|approved| ApprovedView {
+        request: approved.request,
+        revision: approved.revision,
+        at: Time(approved.at),
+    });
+    Ok(view)
 }
 
 /// Decides about a request. The same decision again changes nothing.

@@ -1,8 +1,9 @@
 //! Live updates of a run as server-sent events. A client resumes with the id of the last event.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use windlass::kernel::{ErrorCode, Event, LogId, Query, Run, RunKey, StepKey};
+use windlass::kernel::{ErrorCode, Event, LogId, Query, Run, RunKey, Step, StepKey};
+use windlass_engine::{Change, Changes};
 
 use super::history::generation;
 use super::instances::find;
@@ -26,12 +28,17 @@ use crate::error::{ApiError, Failure};
 use crate::extract::{AtRun, Call};
 use crate::view::{InstanceStatus, Kinds, LedgerEvent, LogRecord, StepRecord, Time};
 
-/// The poll interval grows from the minimum to the maximum while nothing changes.
+/// Commits of this process wake a stream. Those of other processes are found by asking the store: the interval grows
+/// from the minimum to the maximum while nothing changes.
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_secs(1);
 const ROWS: u32 = 100;
 /// The number of buffered events. If the client reads slowly, the run is read slowly too.
 const BUFFERED: usize = 64;
+/// How many open steps a stream knows the place of. Others are found by reading the steps of the run.
+const OPEN_STEPS_MAX: usize = 10_000;
+/// Few steps have one position.
+const AT_POSITION: u32 = 4;
 
 /// The read position of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +112,9 @@ pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response
     let stopped = call.stopped();
     let credential_revoked =
         credential_revoked(call.app.clone(), Arc::clone(&call.caller), parts, &at, "live");
-    let stream = Follower { call, at, sender, position, last_status: None };
+    let changes = call.engine.changes();
+    let (last_status, open, absent) = (None, BTreeMap::new(), BTreeSet::new());
+    let stream = Follower { call, at, sender, position, last_status, open, absent, changes };
     tokio::spawn(async move {
         let client = stream.sender.clone();
         tokio::select! {
@@ -199,6 +208,11 @@ struct Follower {
     position: Position,
     /// The status that was sent last.
     last_status: Option<(u32, &'static str)>,
+    /// Where the steps are that were sent and are not settled.
+    open: BTreeMap<StepKey, u64>,
+    /// Keys that events name and no step has.
+    absent: BTreeSet<StepKey>,
+    changes: Changes,
 }
 
 impl Follower {
@@ -222,11 +236,16 @@ impl Follower {
                 let next = run.generation + 1;
                 run = generation(&self.call, &self.at, Some(next)).await?;
                 self.position = Position::beginning(next);
+                self.open.clear();
+                self.absent.clear();
                 continue;
             }
             if read_all {
                 interval = if progressed { POLL_MIN } else { (interval * 2).min(POLL_MAX) };
-                tokio::time::sleep(interval).await;
+                tokio::select! {
+                    () = tokio::time::sleep(interval) => {}
+                    () = until_changed(&mut self.changes, run.run_key) => {}
+                }
             }
             run = generation(&self.call, &self.at, Some(run.generation)).await?;
         }
@@ -265,7 +284,8 @@ impl Follower {
         // Sends steps before their events, with the previous position. If the connection breaks in
         // between, the client receives the steps again instead of missing them.
         if !touched.is_empty() {
-            self.send_steps(run, &touched).await?;
+            let last = events.last().map_or(from, |event| event.ordinal);
+            self.send_steps(run, touched, from..last + 1).await?;
         }
         for event in &events {
             self.position.ordinal = event.ordinal + 1;
@@ -274,20 +294,73 @@ impl Follower {
         Ok(events.len())
     }
 
-    async fn send_steps(&self, run: &Run, touched: &BTreeSet<StepKey>) -> Result<(), ApiError> {
-        let mut after = None;
-        loop {
-            let query = Query::Steps { run_key: run.run_key, after, limit: ROWS };
-            let steps = self.call.engine.store().list(query).await?.steps()?;
-            after = steps.last().map(|step| (step.position, step.step_key.clone()));
-            for step in steps.iter().filter(|step| touched.contains(&step.step_key)) {
-                let kinds = Kinds::of(&self.call.engine, run);
-                self.send("step", &StepRecord::of(step, run, kinds)).await?;
+    async fn send_steps(
+        &mut self,
+        run: &Run,
+        touched: BTreeSet<StepKey>,
+        events: Range<u64>,
+    ) -> Result<(), ApiError> {
+        for step in self.find_steps(run, touched, events).await? {
+            if step.status.is_settled() || self.open.len() >= OPEN_STEPS_MAX {
+                self.open.remove(&step.step_key);
+            } else {
+                self.open.insert(step.step_key.clone(), step.position);
             }
-            if steps.len() < ROWS as usize {
-                return Ok(());
+            let kinds = Kinds::of(&self.call.engine, run);
+            self.send("step", &StepRecord::of(&step, run, kinds)).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the touched steps and few others. A step is at the place of its first event: steps that began in these
+    /// events are among them, and the stream knows the place of those that it has sent open. Others are read once
+    /// from the beginning, after a reconnect.
+    async fn find_steps(
+        &mut self,
+        run: &Run,
+        mut wanted: BTreeSet<StepKey>,
+        events: Range<u64>,
+    ) -> Result<Vec<Step>, ApiError> {
+        let mut found = Vec::new();
+        let known: Vec<u64> = wanted.iter().filter_map(|key| self.open.get(key)).copied().collect();
+        for at in known {
+            let at = at..at.saturating_add(1);
+            self.scan(run, at, AT_POSITION, &mut wanted, &mut found).await?;
+        }
+        let earlier = 0..events.start;
+        self.scan(run, events, ROWS, &mut wanted, &mut found).await?;
+        // Not every event with a key has a step.
+        let mut unknown: BTreeSet<StepKey> = wanted.difference(&self.absent).cloned().collect();
+        self.scan(run, earlier, ROWS, &mut unknown, &mut found).await?;
+        if self.absent.len() < OPEN_STEPS_MAX {
+            self.absent.extend(unknown);
+        }
+        found.sort_by(|a, b| (a.position, &a.step_key).cmp(&(b.position, &b.step_key)));
+        Ok(found)
+    }
+
+    /// Takes the wanted steps at these positions.
+    async fn scan(
+        &self,
+        run: &Run,
+        positions: Range<u64>,
+        limit: u32,
+        wanted: &mut BTreeSet<StepKey>,
+        found: &mut Vec<Step>,
+    ) -> Result<(), ApiError> {
+        let mut after = Some((positions.start, StepKey::from_stored(String::new())));
+        while !wanted.is_empty() && !positions.is_empty() {
+            let query = Query::Steps { run_key: run.run_key, after, limit };
+            let page = self.call.engine.store().list(query).await?.steps()?;
+            let is_last = page.len() < limit as usize
+                || page.last().is_some_and(|step| step.position >= positions.end);
+            after = page.last().map(|step| (step.position, step.step_key.clone()));
+            found.extend(page.into_iter().filter(|step| wanted.remove(&step.step_key)));
+            if is_last {
+                break;
             }
         }
+        Ok(())
     }
 
     async fn send_logs(&mut self, run_key: RunKey) -> Result<usize, ApiError> {
@@ -299,6 +372,18 @@ impl Follower {
             self.send("log", &LogRecord::of(line, self.position.run_number)).await?;
         }
         Ok(lines.len())
+    }
+}
+
+/// Completes when this process has committed something to the run, or may have.
+async fn until_changed(changes: &mut Changes, run_key: RunKey) {
+    loop {
+        match changes.next().await {
+            Some(Change::Run(changed)) if changed != run_key => {}
+            Some(_) => return,
+            // The engine is gone; the interval goes on.
+            None => std::future::pending().await,
+        }
     }
 }
 

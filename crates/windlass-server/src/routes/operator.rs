@@ -9,9 +9,12 @@ use windlass::kernel::{LimitKey, Query};
 
 use super::queues::LimitView;
 use crate::app::is_internal;
+use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
-use crate::extract::{Call, Incoming, Named, Payload};
+use crate::extract::{Call, Incoming, Named, Params, Payload};
 use crate::json::Json;
+use crate::paging::page_size;
+use crate::view::Time;
 
 /// The most slots of a limit that can be set over HTTP.
 const SLOTS_MAX: u32 = 1_000_000;
@@ -147,4 +150,71 @@ async fn limit(call: &Call, key: &LimitKey) -> Option<LimitView> {
             return None;
         }
     }
+}
+
+/// The page of the rates.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RatesParams {
+    /// The number of rows: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `nextCursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// How often attempts with a key may begin, over all processes.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RateView {
+    /// The key: one of tasks, `queue:<name>`, or `activity:<type>`.
+    pub key: String,
+    /// The time between two beginnings in microseconds; null if attempts are only held back for a while.
+    pub interval_us: Option<u64>,
+    /// How many attempts may begin at once after a pause.
+    pub burst: u32,
+    /// Attempts that have begun use the rate up to this time.
+    pub spent_until: Time,
+    /// Beginnings are reserved for waiting attempts up to this time; none if none waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_until: Option<Time>,
+}
+
+/// A page of rates.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Rates {
+    /// The rates, by key.
+    pub rates: Vec<RateView>,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is a next page.
+    pub has_next_page: bool,
+}
+
+/// Lists the rates of attempts at tasks.
+#[utoipa::path(get, path = "/rates", tag = "server", operation_id = "listRates",
+    params(RatesParams),
+    responses((status = 200, body = Rates), (status = "default", body = Failure)))]
+pub(crate) async fn rates(call: Call, Params(params): Params<RatesParams>) -> ApiResult<Rates> {
+    let size = page_size(params.page_size)?;
+    let after = decode_as("rates", params.cursor.as_deref(), |key| LimitKey::new(key).ok())?;
+    let mut rows = call.engine.rates(after, size + 1).await?;
+    let more = rows.len() > size as usize;
+    rows.truncate(size as usize);
+    let next = rows.last().filter(|_| more).map(|row| cursor::encode("rates", row.key.as_str()));
+    let now = call.engine.clock().now();
+    let view = |row: windlass::kernel::RateRow| RateView {
+        key: row.key.to_string(),
+        interval_us: Some(row.interval_us).filter(|interval| *interval > 0),
+        burst: row.burst,
+        spent_until: Time(row.spent_until),
+        queued_until: Some(Time(row.queued_until)).filter(|until| until.0 > now),
+    };
+    Ok(Json(Rates {
+        rates: rows.into_iter().map(view).collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next,
+    }))
 }

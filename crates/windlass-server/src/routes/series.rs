@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+use windlass::kernel::WorkflowName;
 use windlass::{ErrorCode, Timestamp};
 
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Params};
 use crate::json::Json;
-use crate::series::{MINUTES_MAX, NAMES, minute_of};
+use crate::series::{MINUTES_MAX, NAMES, WORKFLOW_NAMES, minute_of};
 use crate::view::Time;
 
 /// The range of the series.
@@ -19,6 +20,8 @@ use crate::view::Time;
 pub(crate) struct SeriesParams {
     /// The number of minutes up to now: 1 to 1,440. Default 60.
     minutes: Option<u32>,
+    /// Only the figures of this workflow, without those of tasks. A process counts its first 40 workflows.
+    workflow: Option<String>,
 }
 
 /// Figures by minute.
@@ -33,12 +36,12 @@ pub(crate) struct SeriesView {
     pub from: Time,
     /// The number of minutes.
     pub minutes: u32,
-    /// The values by name, one for each minute, oldest first.
+    /// The values by name, one for each minute, oldest first. Those of a workflow have no tasks.
     pub values: BTreeMap<&'static str, Vec<u64>>,
 }
 
-/// Returns how many runs, steps and tasks this process started, completed and failed in each minute, in
-/// all namespaces. Other processes have figures of their own; a restart begins anew.
+/// Returns how many runs, steps and tasks this process started, completed and failed in each minute of up to a
+/// day: in all namespaces, or those of one workflow of the caller's namespace. Other processes have figures of their own; a restart begins anew.
 #[utoipa::path(get, path = "/stats/series", tag = "server", operation_id = "getSeries",
     params(SeriesParams),
     responses((status = 200, body = SeriesView), (status = "default", body = Failure)))]
@@ -53,12 +56,20 @@ pub(crate) async fn series(
     }
     let engine = &call.app.engine;
     let first = minute_of(engine.clock().now()) + 1 - i64::from(minutes);
-    let kept = call.app.series.from(engine, first);
+    let of = match &params.workflow {
+        None => None,
+        Some(name) => {
+            let name = WorkflowName::with_limits(name, &engine.options().limits)?;
+            Some((call.engine.namespace().clone(), name))
+        }
+    };
+    let kept = call.app.series.from(engine, first, of.as_ref());
+    let names = if of.is_some() { &NAMES[..WORKFLOW_NAMES] } else { &NAMES[..] };
     let mut values: BTreeMap<&'static str, Vec<u64>> =
-        NAMES.iter().map(|name| (*name, vec![0; minutes as usize])).collect();
+        names.iter().map(|name| (*name, vec![0; minutes as usize])).collect();
     for minute in kept {
         let Some(index) = usize::try_from(minute.minute - first).ok() else { continue };
-        for (name, value) in NAMES.iter().zip(minute.values) {
+        for (name, value) in names.iter().zip(minute.values) {
             let list = values.get_mut(name).and_then(|list| list.get_mut(index));
             if let Some(slot) = list {
                 *slot = value;

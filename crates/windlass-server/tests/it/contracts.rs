@@ -99,6 +99,7 @@ async fn flow() {
     let served = tokio::spawn(serving);
     let client = Client { base, http: http_client() };
     requests(&client).await;
+    expressions(&client).await;
     drop(stop);
     served.await.unwrap().unwrap();
     engine.stop(Duration::from_secs(5)).await.unwrap();
@@ -172,4 +173,50 @@ async fn requests(client: &Client) {
     assert_eq!(rebuilt["same"], true, "{rebuilt}");
     let (_, position) = client.ask("olga", get, &format!("{at}/position"), json!({})).await;
     assert_eq!(position["state"], "active", "{position}");
+}
+
+// Tried against the contract that the flow has published.
+async fn expressions(client: &Client) {
+    let ask =
+        async |body: Value| client.ask("dana", Method::POST, "/expressions/evaluate", body).await;
+    let text = "entity.total > 50 && entity.currency == 'EUR'";
+    let entity = json!({"total": 90, "currency": "USD"});
+    let body = json!({"expression": text, "type": "invoice", "condition": true, "entity": entity});
+    let (status, found) = ask(body).await;
+    assert_eq!((status, &found["type"]), (200, &json!("a boolean")), "{found}");
+    assert_eq!(found["evaluated"]["result"], false, "{found}");
+    assert_eq!(found["evaluated"]["variables"]["entity.total"], 90);
+    assert_eq!(found["evaluated"]["steps"][0]["text"], "entity.total > 50");
+    // A problem is a result; without a document the expression is only checked.
+    let (status, found) = ask(json!({"expression": "entity.totl > 1", "type": "invoice"})).await;
+    assert_eq!(status, 200);
+    assert_eq!(found["problems"][0]["code"], "EXPRESSION_UNKNOWN_NAME", "{found}");
+    assert_eq!(found["problems"][0]["span"], json!({"start": 7, "end": 11}), "{found}");
+    let (_, found) = ask(json!({"expression": "entity.total > 1", "type": "invoice"})).await;
+    assert_eq!((&found["problems"], found.get("evaluated")), (&json!([]), None), "{found}");
+    let (_, found) = ask(json!({"expression": "now > '2026-01-01T00:00:00Z'", "entity": {},
+                                "now": "2026-01-02T00:00:00Z"}))
+    .await;
+    assert_eq!(found["evaluated"]["isTrue"], true, "{found}");
+    // A number that would lose digits is refused, not rounded.
+    let inexact = "{\"expression\":\"true\",\"entity\":{\"total\":12345678901234567890.1}}";
+    let request = client.http.post(format!("{}/expressions/evaluate", client.base));
+    let request = request.header("x-person", "dana").header("content-type", "application/json");
+    let answer = request.body(inexact).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 400);
+    assert_eq!(answer.json::<Value>().await.unwrap()["code"], "INVALID_BODY");
+    for (body, expect) in [
+        (json!({"expression": "true", "type": "none"}), (404, "CONTRACT_TYPE_NOT_FOUND")),
+        (json!({"expression": "true", "version": 1}), (400, "INVALID_BODY")),
+        (json!({"expression": "true", "entity": {}, "now": "monday"}), (400, "INVALID_BODY")),
+        (json!({"expression": "true", "entity": {}, "more": 1}), (400, "INVALID_BODY")),
+        (json!({}), (400, "INVALID_BODY")),
+    ] {
+        refused(ask(body).await, expect);
+    }
+    let scoped = [("x-scopes", "read")];
+    let body = json!({"expression": "true"});
+    let answer =
+        client.ask_with("dana", Method::POST, "/expressions/evaluate", body, &scoped).await;
+    refused(answer, (403, "FORBIDDEN"));
 }

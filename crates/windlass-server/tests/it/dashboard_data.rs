@@ -1,8 +1,12 @@
 //! The routes that the dashboard reads: timeline, step, state, tree, verify, filters, attention, series,
 //! and the stream of hints.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::{Value, json};
+use windlass::admin::Rate;
+use windlass::admin::transfer::RunExport;
 
 use crate::harness::{Kind, Server, assert_error, on_both_stores};
 use crate::live::{kinds, read_events};
@@ -13,10 +17,12 @@ on_both_stores!(
     a_step_is_found_by_key,
     a_tree_has_the_runs_of_all_levels,
     a_run_is_verified,
+    a_run_is_exported,
     an_event_is_found_by_id,
     runs_are_filtered,
     attention_lists_failed_runs,
     series_count_runs,
+    rates_are_listed,
     a_stream_reports_a_followed_run,
 );
 
@@ -113,6 +119,23 @@ async fn a_run_is_verified(kind: Kind) {
     server.stop().await;
 }
 
+async fn a_run_is_exported(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("greet", "x-1", json!("Ada"), "complete").await;
+    let path = "/workflows/greet/instances/x-1/export";
+    let answer = server.request(Method::GET, path).send().await.unwrap();
+    let kept = answer.headers()["content-disposition"].to_str().unwrap().to_owned();
+    assert!(kept.starts_with("attachment; filename=\"") && kept.ends_with(".jsonl\""), "{kept}");
+    let text = answer.text().await.unwrap();
+    // `windlass import` reads the line.
+    let export = RunExport::parse(text.trim_end()).unwrap();
+    let run = server.get_ok("/workflows/greet/instances/x-1").await;
+    assert_eq!(run["meta"]["runKey"], json!(export.run_key()));
+    assert!(export.is_ended() && text.contains("workflow.completed"), "{text}");
+    assert_error(server.get(&format!("{path}?runNumber=7")).await, (404, "INSTANCE_NOT_FOUND"));
+    server.stop().await;
+}
+
 async fn an_event_is_found_by_id(kind: Kind) {
     let server = Server::start(kind).await;
     server.run("greet", "t-6", json!("Ada"), "complete").await;
@@ -196,6 +219,18 @@ async fn series_count_runs(kind: Kind) {
     assert_eq!((sum("runsStarted"), sum("runsCompleted"), sum("runsFailed")), (1, 1, 0));
     assert!(sum("stepsCompleted") >= 1);
     assert_error(server.get("/stats/series?minutes=0").await, (400, "INVALID_SIZE"));
+    // Those of one workflow: another one has started nothing.
+    for (workflow, started) in [("greet", 1), ("none", 0)] {
+        let path = format!("/stats/series?minutes=5&workflow={workflow}");
+        let values = server.get_ok(&path).await["values"].take();
+        let sum = |name: &str| -> u64 {
+            values[name].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).sum()
+        };
+        assert_eq!((sum("runsStarted"), sum("runsCompleted")), (started, started), "{values}");
+        assert_eq!(sum("stepsCompleted") >= 1, started == 1, "{values}");
+        assert_eq!(values.get("tasksCompleted"), None);
+    }
+    assert_error(server.get("/stats/series?workflow=a%20b").await, (400, "INVALID_NAME"));
     server.stop().await;
 }
 
@@ -214,5 +249,23 @@ async fn a_stream_reports_a_followed_run(kind: Kind) {
     let seen = reader.await.unwrap();
     assert_eq!(kinds(&seen, "run")[0]["runs"], json!([key]));
     assert_error(server.get("/live?run=x").await, (400, "INVALID_QUERY"));
+    server.stop().await;
+}
+
+async fn rates_are_listed(kind: Kind) {
+    let server = Server::start(kind).await;
+    let admin = server.engine.admin();
+    let rate = Rate::per(10, Duration::from_secs(1)).unwrap();
+    admin.set_queue_rate("mail", Some(rate)).await.unwrap();
+    server.engine.admin().set_activity_rate("weigh", Some(rate.burst(4))).await.unwrap();
+    let page = server.get_ok("/rates?pageSize=1").await;
+    assert_eq!(page["rates"][0]["key"], "activity:weigh", "{page}");
+    let rate = &page["rates"][0];
+    assert_eq!((&rate["intervalUs"], &rate["burst"]), (&json!(100_000), &json!(4)), "{page}");
+    let next = page["nextCursor"].as_str().unwrap();
+    let page = server.get_ok(&format!("/rates?pageSize=1&cursor={next}")).await;
+    assert_eq!(page["rates"][0]["key"], "queue:mail", "{page}");
+    assert_eq!(page["hasNextPage"], false);
+    assert_error(server.get("/rates?cursor=x").await, (400, "INVALID_CURSOR"));
     server.stop().await;
 }

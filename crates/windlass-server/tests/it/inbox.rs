@@ -14,6 +14,7 @@ on_every_store!(
     people_read_their_inbox_and_decide,
     bad_decisions_are_refused_and_write_nothing,
     the_creator_of_a_key_cannot_approve_with_it,
+    a_request_names_the_revision_that_the_person_approved_last,
 );
 
 impl KeyFactory {
@@ -240,4 +241,42 @@ async fn the_creator_of_a_key_cannot_approve_with_it(kind: Kind) {
     let path = format!("/inbox/{other}/decide");
     let (status, view) = call(&server, as_ann, Method::POST, &path, yes()).await;
     assert_eq!((status, &view["decisions"][0]["keyId"]), (200, &created["id"]), "{view}");
+}
+
+async fn a_request_names_the_revision_that_the_person_approved_last(kind: Kind) {
+    let (flow, server, keys) = start(kind).await;
+    let ann = keys.of_person("default", &[Scope::Decide], "ann:cfo", None).await;
+    let bob = keys.of_person("default", &[Scope::Decide], "bob:cfo", None).await;
+    let invoices = server.engine.records::<u32>("invoices");
+    let mut last = String::new();
+    for (revision, person, choice) in [
+        (1, &ann, Some("approve")),
+        (2, &bob, Some("approve")),
+        (3, &ann, Some("reject")),
+        (4, &ann, None),
+    ] {
+        let put = invoices.put("i-7", &u32::try_from(revision).unwrap()).keep();
+        let put = match revision {
+            1 => put.expect_absent(),
+            _ => put.expect_revision(revision - 1),
+        };
+        put.send().await.unwrap();
+        let invoice = invoices.get("i-7").await.unwrap().unwrap().reference();
+        let request = Request::to("role:cfo").about(&invoice);
+        let id = opened(&flow, &server, &format!("run-{revision}"), request).await;
+        last = format!("/inbox/{id}");
+        if let Some(choice) = choice {
+            let body = Some(json!({ "choice": choice }));
+            let path = format!("{last}/decide");
+            let (status, view) = call(&server, person, Method::POST, &path, body).await;
+            assert_eq!(status, 200, "{view}");
+        }
+    }
+    for (key, revision) in [(&ann, 1), (&bob, 2)] {
+        let (status, view) = call(&server, key, Method::GET, &last, None).await;
+        assert_eq!((status, &view["lastApproved"]["revision"]), (200, &json!(revision)), "{view}");
+    }
+    let zoe = keys.of_person("default", &[Scope::Decide], "zoe:cfo", None).await;
+    let (_, view) = call(&server, &zoe, Method::GET, &last, None).await;
+    assert_eq!(view.get("lastApproved"), None, "{view}");
 }

@@ -88,6 +88,26 @@ pub async fn are_listed(world: World) {
     assert_eq!(list(other, None, 10).await, ["d"]);
 }
 
+/// Rates by key, within a namespace.
+pub async fn rates_are_listed(world: World) {
+    let (own, other) = (Namespace::default_namespace(), Namespace::new("other").unwrap());
+    for (namespace, key) in [(&own, "b"), (&own, "a"), (&other, "d"), (&own, "c")] {
+        let new = RateRow::new(namespace.clone(), LimitKey::new(key).unwrap());
+        let row = RateRow { interval_us: 1_000, burst: 3, version: 1, ..new };
+        assert!(world.store.swap_rate(row, false).await.unwrap());
+    }
+    let list = async |namespace: &Namespace, after: Option<&str>, limit| {
+        let after = after.map(|key| LimitKey::new(key).unwrap());
+        let query = Query::Rates { namespace: namespace.clone(), after, limit };
+        let rows = world.store.list(query).await.unwrap().rates().unwrap();
+        assert!(rows.iter().all(|row| (row.interval_us, row.burst, row.version) == (1_000, 3, 1)));
+        rows.iter().map(|row| row.key.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(list(&own, None, 2).await, ["a", "b"]);
+    assert_eq!(list(&own, Some("b"), 2).await, ["c"]);
+    assert_eq!(list(&other, None, 10).await, ["d"]);
+}
+
 /// Rows that restrict nothing are deleted after a day. Open breakers and rates stay.
 pub async fn old_ones_are_deleted(world: World) {
     let closed = |key: &str| BreakerRow { status: BreakerStatus::Closed, ..row(key, 1, "1") };

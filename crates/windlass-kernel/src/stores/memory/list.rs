@@ -194,6 +194,12 @@ impl State {
                 let versions = self.versions_of(key, *before);
                 Rows::RecordVersions(versions.take(limit).cloned().collect())
             }
+            Query::Rates { namespace, after, .. } => {
+                let rates = self.rates.values().filter(|row| {
+                    row.namespace == *namespace && after.as_ref().is_none_or(|key| row.key > *key)
+                });
+                Rows::Rates(rates.take(limit).cloned().collect())
+            }
             Query::Limits { namespace, after, .. } => {
                 let limits = self.limits.iter().filter(|((space, key), _)| {
                     space == namespace && after.as_ref().is_none_or(|after| key > after)
