@@ -9,6 +9,7 @@ mod events;
 mod http;
 mod inbox;
 mod llm;
+mod receipts;
 mod records;
 mod runs;
 mod schedules;
@@ -37,6 +38,7 @@ pub(crate) use events::{EventsCommand, KeyEventsArgs, SendByKeyArgs};
 pub(crate) use http::HttpArgs;
 pub(crate) use inbox::{InboxArgs, InboxCommand};
 pub(crate) use llm::LlmCommand;
+pub(crate) use receipts::{ReceiptsArgs, ReceiptsCommand};
 pub(crate) use records::{PutRecordArgs, RecordsArgs, RecordsCommand, StateArgs};
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -124,6 +126,8 @@ Examples:
     Events(KeyEventsArgs),
     /// Read and write records: documents outside any run.
     Records(RecordsArgs),
+    /// Show what became of effects that asked for a receipt.
+    Receipts(ReceiptsArgs),
     /// List requests to people, and decide about them.
     Inbox(InboxArgs),
     /// Look into batches, budgets and spending of calls of language models.

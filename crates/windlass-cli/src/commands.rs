@@ -11,6 +11,7 @@ mod inbox;
 mod keys;
 mod ledger;
 mod llm;
+mod receipts;
 mod records;
 mod reference;
 mod relays;
@@ -47,6 +48,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
         Command::Events(args) => events::run(Api::new(&args.remote)?, args.command).await,
         Command::Records(args) => records::run(Api::new(&args.remote)?, args.command).await,
+        Command::Receipts(args) => receipts::run(Api::new(&args.remote)?, args.command).await,
         Command::Inbox(args) => inbox::run(Api::new(&args.remote)?, args.command).await,
         Command::Llm(args) => llm::run(Api::new(&args.remote)?, args.command).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,

@@ -248,6 +248,7 @@ mod tests {
             changes: crate::changes::ChangeFeed::default(),
             lifecycle: Lifecycle::default(),
             unknown_holds: AtomicBool::new(false),
+            record_removed: tokio::sync::Notify::new(),
             options,
         });
         let registry = Arc::new(Registry::new(core.options.models.clone()));

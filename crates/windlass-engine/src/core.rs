@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use tokio::sync::Notify;
 use tracing::Instrument as _;
 use windlass_kernel::{
     Actor, Error, ErrorCode, ErrorKind, Query, Run, RunKey, Stamp, Store, Timestamp, WorkerKey,
@@ -40,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) lifecycle: Lifecycle,
     /// The store may have holds of this worker that nobody here knows.
     pub(crate) unknown_holds: AtomicBool,
+    /// A record of the engine was removed: its row is to be deleted one day.
+    pub(crate) record_removed: Notify,
 }
 
 impl Core {

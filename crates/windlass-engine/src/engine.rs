@@ -118,6 +118,7 @@ impl Engine {
             changes: ChangeFeed::default(),
             lifecycle: Lifecycle::default(),
             unknown_holds: AtomicBool::new(false),
+            record_removed: Notify::new(),
         });
         let missed = Arc::new(Notify::new());
         let parts = Arc::new(Parts::new(Arc::clone(&core)));
@@ -140,10 +141,9 @@ impl Engine {
             let claimer = Arc::clone(&parts.claimer);
             core.spawn_service("claimer", move || claim::serve(Arc::clone(&claimer)));
             // A store that fails here fails the claims too; the sweeper then looks for itself.
-            let has_policies =
-                parts.operations.sweeper.policies().await.map_or(true, |all| !all.is_empty());
             let sweeper = Arc::clone(&parts.operations.sweeper);
-            let sweep = move || retention::serve(Arc::clone(&sweeper), has_policies);
+            let has_work = sweeper.has_work().await.unwrap_or(true);
+            let sweep = move || retention::serve(Arc::clone(&sweeper), has_work);
             core.spawn_service("sweeper", sweep);
         }
         if core.options.backpressure.is_some() {

@@ -72,8 +72,8 @@ impl EventAddress {
     /// The digest of the key that a message was sent to; `None` if it was sent to a run.
     pub fn digest_of(message: &Message) -> Option<&str> {
         let is_keyed = message.kind == MessageKind::KeyedEvent;
-        let (digest, _) = message.message_id.as_str().split_once(':').filter(|_| is_keyed)?;
-        Some(digest)
+        let id = message.message_id.as_str().strip_prefix("key:").filter(|_| is_keyed)?;
+        id.split_once(':').map(|(digest, _)| digest)
     }
 
     fn record(&self, namespace: &Namespace) -> RecordKey {
@@ -219,7 +219,9 @@ impl KeyedEvents {
         let now = self.core.clock.now();
         let mut ops = Vec::new();
         for delivery in deliveries.list {
-            let message_id = format!("{}:{}", key.record.id, delivery.event_id);
+            // The time, because an id can name another event when the first one has expired.
+            let (id, sent_at) = (&delivery.event_id, delivery.sent_at.as_micros());
+            let message_id = format!("key:{}:{id}:{sent_at}", key.record.id);
             ops.push(Op::PutMessage(Box::new(NewMessage {
                 run_key: delivery.run_key,
                 message_id: MessageId::new(message_id)?,
@@ -252,6 +254,7 @@ impl KeyedEvents {
         let (expect, write) = match (found, state.is_empty()) {
             (RecordFound::Absent | RecordFound::Removed(_), true) => return Ok(None),
             (RecordFound::At(revision), true) => {
+                self.core.record_removed.notify_one();
                 (Expect::At(revision), RecordWrite::Remove { write_id, at })
             }
             (found, false) => {

@@ -16,6 +16,10 @@ use crate::turn::refusal;
 /// How often a message is sent again because its run was replaced meanwhile.
 const RESOLVE_MAX: u32 = 5;
 
+/// What the ids of the engine's own messages begin with. A sender that could use such an id could keep a
+/// result, a decision or an event by key from a run, which accepts each id once.
+const OWN_IDS: [&str; 6] = ["activity:", "child:", "control:", "effect:", "key:", "request:"];
+
 /// Sends messages to runs.
 pub(crate) struct MessageSender {
     pub(crate) core: Arc<Core>,
@@ -36,7 +40,10 @@ impl MessageSender {
         let core = &self.core;
         let now = core.clock.now();
         let message_id = match message_id {
-            Some(id) => id,
+            Some(id) => {
+                refuse_own_id(kind, &id)?;
+                id
+            }
             None => MessageId::new(new_uuid(&*core.env, now).to_string())?,
         };
         let mut to = run_key;
@@ -97,4 +104,14 @@ impl MessageSender {
         );
         Err(Error::new(ErrorKind::Conflict, ErrorCode::MessageExists, message))
     }
+}
+
+fn refuse_own_id(kind: MessageKind, id: &MessageId) -> Result<(), Error> {
+    let is_outside = matches!(kind, MessageKind::Event | MessageKind::Signal);
+    let Some(own) = OWN_IDS.iter().find(|own| is_outside && id.as_str().starts_with(**own)) else {
+        return Ok(());
+    };
+    let message =
+        format!("message ids that begin with {own:?} belong to the engine; use another id");
+    Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventId, message))
 }

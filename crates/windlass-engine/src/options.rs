@@ -97,7 +97,15 @@ pub struct Options {
     /// How long a closed request to people and its decisions are kept after their run has ended. Default 90
     /// days.
     pub request_retention: Duration,
-    /// How often runs that retention policies no longer keep are deleted. Default one hour.
+    /// How long the row of a removed record stays in a collection of the engine and its models. Default 90
+    /// days.
+    pub removed_record_retention: Duration,
+    /// The same for collections of applications. Default for ever: revisions of a record whose row is deleted
+    /// begin again at 1, so a run that expects a revision which it read before this time could write a
+    /// document that it has not seen.
+    pub removed_record_retention_of_applications: Option<Duration>,
+    /// How often runs that retention policies no longer keep, and rows of removed records, are deleted.
+    /// Default one hour.
     pub sweep_every: Duration,
     /// Where policies with `archive` write runs before they are deleted. Default nowhere.
     pub archive: Option<Arc<dyn Archive>>,
@@ -141,6 +149,8 @@ impl Default for Options {
             receipt_retention: Duration::from_secs(90 * 24 * 60 * 60),
             create_resend_max: Duration::from_secs(60),
             request_retention: Duration::from_secs(90 * 24 * 60 * 60),
+            removed_record_retention: Duration::from_secs(90 * 24 * 60 * 60),
+            removed_record_retention_of_applications: None,
             sweep_every: Duration::from_secs(60 * 60),
             archive: None,
             backpressure: None,
@@ -186,6 +196,11 @@ impl Options {
         for (name, kept) in [
             ("receipt_retention", self.receipt_retention),
             ("request_retention", self.request_retention),
+            ("removed_record_retention", self.removed_record_retention),
+            (
+                "removed_record_retention_of_applications",
+                self.removed_record_retention_of_applications.unwrap_or(Duration::MAX),
+            ),
         ] {
             if kept < Duration::from_secs(1) {
                 return refuse(format!("{name} is {kept:?}; use at least 1 second"));

@@ -213,6 +213,7 @@ impl Receipts {
                     let expect = Expect::At(found.revision());
                     let key = record_key(&task.namespace, task_id);
                     ops.push(Op::Record(Box::new(RecordOp { key, expect, write })));
+                    self.core.record_removed.notify_one();
                     ops.push(Op::Settle { task_id: task.task_id });
                 }
             },

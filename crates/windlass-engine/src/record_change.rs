@@ -129,8 +129,21 @@ impl RecordChange {
     }
 
     fn writable(self) -> Result<Self, Error> {
-        refuse_reserved(&self.collection)?;
+        self.check_writable()?;
         Ok(self)
+    }
+
+    /// Refuses a write of a collection that belongs to the engine or a model. Steps, starts, relays and machines
+    /// make no other changes: a document must not be written beside the rules of its model.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::CollectionReserved`].
+    pub fn check_writable(&self) -> Result<(), Error> {
+        match self.change {
+            Change::Check => Ok(()),
+            Change::Put { .. } | Change::Remove => refuse_reserved(&self.collection),
+        }
     }
 
     /// Adds a term by which listings find the record.

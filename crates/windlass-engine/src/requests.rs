@@ -465,9 +465,9 @@ impl Requests {
         else {
             return Ok(());
         };
-        let people = [Some(decider.subject.id()), decider.key_creator.as_deref(), on_behalf_of];
-        let people: Vec<Actor> =
-            people.into_iter().flatten().map(|id| Actor::new("user", id)).collect();
+        let creators = decider.key_creators.iter().map(String::as_str);
+        let people = [decider.subject.id()].into_iter().chain(on_behalf_of).chain(creators);
+        let people: Vec<Actor> = people.map(|id| Actor::new("user", id)).collect();
         let key = RecordKey {
             namespace: self.namespace.clone(),
             collection: about.collection.clone(),

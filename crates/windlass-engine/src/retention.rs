@@ -1,4 +1,5 @@
-//! Retention: trees of runs that ended long enough ago are deleted, by a policy for each workflow.
+//! Retention: trees of runs that ended long enough ago are deleted, by a policy for each workflow, and rows
+//! of records that were removed long enough ago.
 //!
 //! Policies are in the store, so all its processes apply the same ones. A new policy also applies to
 //! runs that have ended before. Without a policy, runs are kept for ever.
@@ -6,13 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::Either;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use windlass_kernel::kept::{self, KeptLedger};
 use windlass_kernel::{
-    Body, BoxFuture, Commit, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Expect,
-    IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite, RunKey, SettingName,
-    Store, TasksQuery, Terms, WorkflowName, WriteId, format_duration,
+    Body, BoxFuture, Commit, DeleteRemovedRecords, DeleteTrees, Deleted, Error, ErrorCode,
+    ErrorKind, Expect, IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite,
+    RunKey, SettingName, Store, TasksQuery, Terms, WorkflowName, WriteId, format_duration,
 };
 
 use crate::core::Core;
@@ -132,6 +134,8 @@ pub struct Swept {
     pub kept: u64,
     /// How many trees or policies failed. The next sweep tries them again.
     pub failed: u64,
+    /// How many rows of removed records were deleted.
+    pub records: u64,
 }
 
 /// A stored policy.
@@ -150,9 +154,9 @@ fn parse_name(name: &str) -> Option<(Namespace, WorkflowName)> {
     Some((Namespace::from_stored(namespace), WorkflowName::from_stored(workflow)))
 }
 
-// When the first sweep comes; `None` if it waits for the first policy.
-fn first_sweep(has_policies: bool, shared: bool, every: Duration) -> Option<Duration> {
-    (has_policies || shared).then_some(every.min(FIRST))
+// When the first sweep comes; `None` if it waits for the first policy or the first removal of a record.
+fn first_sweep(has_work: bool, shared: bool, every: Duration) -> Option<Duration> {
+    (has_work || shared).then_some(every.min(FIRST))
 }
 
 /// Deletes trees of ended runs by the policies in the store.
@@ -238,6 +242,43 @@ impl Sweeper {
         }
     }
 
+    /// Whether there is anything to delete, now or later.
+    pub(crate) async fn has_work(&self) -> Result<bool, Error> {
+        let options = &self.core.options;
+        if options.removed_record_retention_of_applications.is_some()
+            || !self.policies().await?.is_empty()
+        {
+            return Ok(true);
+        }
+        // One row shows that there are some. The start of an engine does not wait for more.
+        let (removed_for, after) = (options.removed_record_retention, None);
+        let one = DeleteRemovedRecords { reserved: true, removed_for, after, limit: 1 };
+        let found = self.core.store.delete_removed_records(one).await?;
+        Ok(found.deleted + found.left > 0)
+    }
+
+    // Deletes the rows of records that were removed long ago.
+    async fn delete_removed(&self, swept: &mut Swept) -> Result<(), Error> {
+        let options = &self.core.options;
+        let own = (true, Some(options.removed_record_retention));
+        let others = (false, options.removed_record_retention_of_applications);
+        for (reserved, removed_for) in [own, others] {
+            let Some(removed_for) = removed_for else { continue };
+            let mut after = None;
+            loop {
+                let limit = options.limits.page_rows_max;
+                let request = DeleteRemovedRecords { reserved, removed_for, after, limit };
+                let done = self.core.store.delete_removed_records(request).await?;
+                swept.records += done.deleted;
+                after = done.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) async fn sweep(&self) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         for policy in self.policies().await? {
@@ -250,7 +291,9 @@ impl Sweeper {
                 swept.failed += 1;
             }
         }
+        let removed = self.delete_removed(&mut swept).await;
         self.core.metrics.runs_deleted.add(swept.runs);
+        removed?;
         Ok(swept)
     }
 
@@ -341,10 +384,14 @@ impl Sweeper {
         if let Some(archive) = archive {
             archive.take(&self.core.store, root).await?;
         }
-        if policy.retention.keep_ledger {
-            self.keep_ledgers(&policy.namespace, root).await?;
+        if !policy.retention.keep_ledger {
+            return Ok(true);
         }
-        Ok(true)
+        match self.keep_ledgers(&policy.namespace, root).await {
+            // Another process keeps and deletes the tree at this moment.
+            Err(error) if error.code() == ErrorCode::RecordConflict => Ok(false),
+            kept => kept.map(|()| true),
+        }
     }
 
     // Writes down what the ledgers of a tree are verified with. If the tree is not deleted after all, it is
@@ -409,38 +456,57 @@ impl Sweeper {
 }
 
 /// Sweeps periodically, until the engine stops. An engine that does not share its store starts with the
-/// first policy.
-pub(crate) async fn serve(sweeper: Arc<Sweeper>, has_policies: bool) {
+/// first policy, or with the first record that it removes.
+pub(crate) async fn serve(sweeper: Arc<Sweeper>, has_work: bool) {
     let options = &sweeper.core.options;
     let every = options.sweep_every;
-    let mut wait = first_sweep(has_policies, options.shared, every);
+    let mut wait = first_sweep(has_work, options.shared, every);
     loop {
-        until_due(&sweeper, wait).await;
+        let is_due = until_due(&sweeper, wait).await;
         if sweeper.core.lifecycle.is_stopped() {
             return;
         }
+        wait = Some(every);
+        if !is_due {
+            continue;
+        }
         match sweeper.sweep().await {
-            Ok(swept) if swept.trees > 0 => {
-                tracing::info!(trees = swept.trees, runs = swept.runs, "deleted expired runs");
+            Ok(swept) if swept.trees > 0 || swept.records > 0 => {
+                let Swept { trees, runs, records, .. } = swept;
+                tracing::info!(trees, runs, records, "deleted expired runs and removed records");
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "a sweep failed; the next one continues"),
         }
-        wait = Some(every);
     }
 }
 
-// Until the time has passed, a policy was set, or the engine stops.
-async fn until_due(sweeper: &Sweeper, wait: Option<Duration>) {
+// Until the time has passed, a policy was set, or the engine stops. Without a time, also until a record was
+// removed: its row is not due yet, so the answer is `false`.
+async fn until_due(sweeper: &Sweeper, wait: Option<Duration>) -> bool {
     let due = async {
         match wait {
-            Some(wait) => sweeper.core.env.sleep(wait).await,
-            None => std::future::pending().await,
+            Some(wait) => {
+                sweeper.core.env.sleep(wait).await;
+                true
+            }
+            None => {
+                sweeper.core.record_removed.notified().await;
+                false
+            }
         }
     };
-    let (due, set) = (std::pin::pin!(due), std::pin::pin!(sweeper.policy_set.notified()));
+    let set = async {
+        sweeper.policy_set.notified().await;
+        true
+    };
+    let (due, set) = (std::pin::pin!(due), std::pin::pin!(set));
     let next = futures::future::select(due, set);
-    futures::future::select(next, std::pin::pin!(sweeper.core.lifecycle.stopped())).await;
+    let stopped = std::pin::pin!(sweeper.core.lifecycle.stopped());
+    match futures::future::select(next, stopped).await {
+        Either::Left((Either::Left((is_due, _)) | Either::Right((is_due, _)), _)) => is_due,
+        Either::Right(_) => false,
+    }
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl Finished {
         if !body.read::<TaskBody>().is_ok_and(|body| body.wakes_run) {
             return Ok(None);
         }
-        let message_id = format!("{}:{}", task.task_id, self.began_at.as_micros());
+        let message_id = format!("effect:{}:{}", task.task_id, self.began_at.as_micros());
         Ok(Some(Op::PutMessage(Box::new(NewMessage {
             run_key,
             message_id: MessageId::new(message_id)?,

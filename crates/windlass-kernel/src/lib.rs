@@ -76,8 +76,9 @@ pub use rows::{
 };
 pub use store::{
     BoxFuture, Capped, ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults,
-    DeleteTrees, Deleted, Fact, Health, Heartbeat, HeldItem, LoadSteps, Loaded, Promoted,
-    QueueHealth, Reaped, Renewed, RunCount, RunOverview, Store, WakeSink, Wakeup,
+    DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Fact, Health, Heartbeat, HeldItem,
+    LoadSteps, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount, RunOverview, Store,
+    WakeSink, Wakeup,
 };
 pub use stores::memory::{Clock, MemoryStore};
 pub use subject::{ROLES_MAX, Subject};

@@ -4,6 +4,11 @@ use std::fmt;
 
 use crate::error::{Error, ErrorCode, ErrorKind};
 
+/// The share of a record for each event of a key, beside its payload. An event has an id of up to 100
+/// characters of four bytes, and two times.
+const KEY_EVENT_BYTES: usize = 2_048;
+/// The share of a record for each run that waits for a key.
+const KEY_RUN_BYTES: usize = 512;
 const MIB: usize = 1024 * 1024;
 
 /// Reads one limit.
@@ -207,7 +212,17 @@ impl Limits {
         self.output_bytes_max = bytes;
         self.step_bytes_max = bytes;
         self.message_bytes_max = bytes;
+        self.with_record_bytes_max(bytes)
+    }
+
+    /// Sets the largest size of a record. The limits of a key of events become smaller if they do not fit into
+    /// one record any more.
+    #[must_use]
+    pub fn with_record_bytes_max(mut self, bytes: usize) -> Self {
         self.record_bytes_max = bytes;
+        self.key_events_max = self.key_events_max.min(bytes / KEY_EVENT_BYTES);
+        self.key_bytes_max = self.key_bytes_max.min(bytes / 4);
+        self.key_runs_max = self.key_runs_max.min(bytes / KEY_RUN_BYTES);
         self
     }
 
@@ -290,6 +305,7 @@ impl Limits {
     ///
     /// [`ErrorCode::InvalidOption`]; the message names the limit.
     pub fn validate(&self) -> Result<(), Error> {
+        let events_max = (self.record_bytes_max / KEY_EVENT_BYTES).min(1_000);
         let bounds = [
             ("input_bytes_max", self.input_bytes_max, Self::BODY_BYTES_MAX),
             ("output_bytes_max", self.output_bytes_max, Self::BODY_BYTES_MAX),
@@ -310,9 +326,9 @@ impl Limits {
             // All of them are in one record.
             ("event_key_bytes_max", self.event_key_bytes_max, 256),
             ("keyed_event_id_chars_max", self.keyed_event_id_chars_max, 100),
-            ("key_events_max", self.key_events_max, 1_000),
+            ("key_events_max", self.key_events_max, events_max),
             ("key_bytes_max", self.key_bytes_max, self.record_bytes_max / 4),
-            ("key_runs_max", self.key_runs_max, self.record_bytes_max / 512),
+            ("key_runs_max", self.key_runs_max, self.record_bytes_max / KEY_RUN_BYTES),
         ];
         for (name, found, max) in bounds {
             if found > max {

@@ -198,6 +198,16 @@ pub enum Query {
         /// The most rows.
         limit: u32,
     },
+    /// The collections of a namespace by name. A collection whose records are all removed is listed until
+    /// their rows are deleted.
+    Collections {
+        /// The namespace.
+        namespace: Namespace,
+        /// List rows after this one.
+        after: Option<Collection>,
+        /// The most rows.
+        limit: u32,
+    },
     /// All records of all namespaces by key, with removed ones, for export and verification.
     AllRecords {
         /// List rows after this one.
@@ -377,6 +387,7 @@ impl Query {
             | Query::Settings { limit, .. }
             | Query::Breakers { limit, .. }
             | Query::Records { limit, .. }
+            | Query::Collections { limit, .. }
             | Query::AllRecords { limit, .. }
             | Query::RecordVersions { limit, .. }
             | Query::Bodies { limit, .. }
@@ -387,13 +398,18 @@ impl Query {
 
     /// Refuses a page that is empty or too large.
     pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
-        let (limit, max) = (self.limit(), limits.page_rows_max);
-        if limit == 0 || limit > max {
-            let message = format!("the page size is {limit}; use 1 to {max}");
-            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidPageSize, message));
-        }
-        Ok(())
+        check_page(self.limit(), limits)
     }
+}
+
+/// Refuses a page that is empty or too large.
+pub(crate) fn check_page(limit: u32, limits: &Limits) -> Result<(), Error> {
+    let max = limits.page_rows_max;
+    if limit == 0 || limit > max {
+        let message = format!("the page size is {limit}; use 1 to {max}");
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidPageSize, message));
+    }
+    Ok(())
 }
 
 /// The rows of one page. A page with fewer rows than requested is the last.
@@ -429,6 +445,8 @@ pub enum Rows {
     Settings(Vec<Setting>),
     /// The result of `Records` and `AllRecords`.
     Records(Vec<Record>),
+    /// The result of `Collections`.
+    Collections(Vec<Collection>),
     /// The result of `RecordVersions`.
     RecordVersions(Vec<RecordVersion>),
     /// The result of `Bodies`.
@@ -483,6 +501,7 @@ unwrap_rows!(
     limits -> Limits(LimitState),
     settings -> Settings(Setting),
     records -> Records(Record),
+    collections -> Collections(Collection),
     record_versions -> RecordVersions(RecordVersion),
     bodies -> Bodies(BodyRef),
 );

@@ -46,7 +46,7 @@ pub const TEXT_BYTES_MAX: usize = 32 * 1024;
 pub const SCHEMA_BYTES_MAX: usize = 32 * 1024;
 /// The largest snapshot that a request holds, in bytes.
 pub const SNAPSHOT_BYTES_MAX: usize = 256 * 1024;
-/// The longest comment, in bytes.
+/// The longest comment, in bytes of JSON.
 pub const COMMENT_BYTES_MAX: usize = 4 * 1024;
 /// The most comments of a request, beside those of decisions.
 pub const COMMENTS_MAX: usize = 50;
@@ -54,10 +54,12 @@ pub const COMMENTS_MAX: usize = 50;
 pub const DELEGATIONS_MAX: usize = 12;
 /// The most people that a request excludes by name.
 pub const EXCLUDED_MAX: usize = 100;
-/// The largest answers of all decisions of a request together, in bytes.
+/// The largest answers and comments of all decisions of a request together, in bytes of JSON.
 pub const ANSWERS_BYTES_MAX: usize = 256 * 1024;
 /// The most notifications of a request.
 pub const NOTIFY_MAX: usize = 8;
+/// The largest input of a notification, in bytes.
+pub const NOTIFY_BYTES_MAX: usize = 16 * 1024;
 /// The longest time until a request is due, and the longest delegation.
 pub const DUE_SPAN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -405,22 +407,26 @@ pub struct Decider {
     pub subject: Subject,
     /// The id of the API key, if they use one.
     pub key_id: Option<String>,
-    /// The person who created the key, if it was another person.
-    pub key_creator: Option<String>,
+    /// The other people who created the key, or a key that was used to create it.
+    pub key_creators: Vec<String>,
 }
 
 impl Decider {
     /// A person.
     pub fn new(subject: Subject) -> Self {
-        Self { subject, key_id: None, key_creator: None }
+        Self { subject, key_id: None, key_creators: Vec::new() }
     }
 
-    /// The same person with an API key that `creator` made for them.
+    /// The same person with an API key that `creators` made for them.
     #[must_use]
-    pub fn with_key(mut self, key_id: impl Into<String>, creator: Option<&str>) -> Self {
+    pub fn with_key<'a>(
+        mut self,
+        key_id: impl Into<String>,
+        creators: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
         self.key_id = Some(key_id.into());
-        let other = creator.filter(|creator| *creator != self.subject.id());
-        self.key_creator = other.map(str::to_owned);
+        let others = creators.into_iter().filter(|creator| *creator != self.subject.id());
+        self.key_creators = others.map(str::to_owned).collect();
         self
     }
 }

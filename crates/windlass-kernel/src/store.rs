@@ -250,6 +250,13 @@ pub trait Store: Send + Sync + 'static {
     /// enough ago, no task belongs to any of them, and no earlier generation of its root exists.
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>>;
 
+    /// Deletes the rows of records that were removed long enough ago and have no kept version. Looks at
+    /// one page of removed records, in the order of collection, namespace and id.
+    fn delete_removed_records(
+        &self,
+        request: DeleteRemovedRecords,
+    ) -> BoxFuture<'_, Result<DeletedRecords, Error>>;
+
     /// Deletes dead letters of a namespace. Returns how many existed.
     fn delete_dead_letters(
         &self,
@@ -512,6 +519,37 @@ pub struct Deleted {
     pub roots: Vec<RunKey>,
     /// How many runs were deleted.
     pub runs: u64,
+}
+
+/// A request to delete the rows of removed records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteRemovedRecords {
+    /// Whether to look at the collections of the engine and its models, or at all others.
+    pub reserved: bool,
+    /// How long ago a record must have been removed, by the store's clock.
+    pub removed_for: Duration,
+    /// The last record that the request before looked at.
+    pub after: Option<RecordKey>,
+    /// At how many removed records to look.
+    pub limit: u32,
+}
+
+impl DeleteRemovedRecords {
+    /// Refuses a page that is empty or too large.
+    pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
+        crate::query::check_page(self.limit, limits)
+    }
+}
+
+/// The result of a deletion of removed records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeletedRecords {
+    /// How many rows were deleted.
+    pub deleted: u64,
+    /// How many removed records keep their row for now.
+    pub left: u64,
+    /// Where the next request goes on; none if this one looked at the last removed record.
+    pub next: Option<RecordKey>,
 }
 
 /// The steps of a run to load. Bodies of other steps are not read.

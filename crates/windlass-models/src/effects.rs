@@ -42,6 +42,7 @@ impl Writes {
         record: RecordChange,
         limits: &Limits,
     ) -> Result<(), Error> {
+        record.check_writable()?;
         record.check_limits(limits)?;
         if self.records.iter().any(|other| other.is_of_same_record(&record)) {
             return Err(too_much(format!("the step changes record {record} twice")));

@@ -399,7 +399,8 @@ impl<I, O> Start<I, O> {
     /// # Ok(()) }
     /// ```
     pub fn record(self, change: RecordChange) -> Self {
-        self.change(Ok(change))
+        let writable = change.check_writable().map(|()| change);
+        self.change(writable)
     }
 
     // The first error is the one that the start returns.

@@ -117,6 +117,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             crate::bodies::list(page.shared, &owner, after, limit).await.map(Rows::Bodies)
         }
         query @ (Query::Records { .. }
+        | Query::Collections { .. }
         | Query::AllRecords { .. }
         | Query::RecordVersions { .. }) => crate::records::list(page.shared, &query).await,
         Query::Limits { namespace, after, .. } => {

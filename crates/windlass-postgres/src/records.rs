@@ -2,8 +2,8 @@
 
 use tokio_postgres::Row;
 use windlass_kernel::{
-    Collection, Error, Namespace, Query, Record, RecordId, RecordKey, RecordVersion, Rows, Terms,
-    WriteId,
+    Collection, DeleteRemovedRecords, DeletedRecords, Error, Namespace, Query, Record, RecordId,
+    RecordKey, RecordVersion, Rows, Terms, WriteId,
 };
 
 use crate::rows::{self, Cells};
@@ -43,6 +43,49 @@ fn by_term() -> String {
     )
 }
 
+// Each name is one search of the index for the first key after the name before.
+fn collections() -> String {
+    let next = |after: &str| {
+        format!(
+            "SELECT (SELECT r.collection FROM @schema@.records r WHERE r.namespace = $1 \
+             AND r.collection > {after} ORDER BY r.namespace, r.collection LIMIT 1)"
+        )
+    };
+    format!(
+        "WITH RECURSIVE c (name) AS ({} UNION ALL {} FROM c WHERE c.name IS NOT NULL) \
+         SELECT c.name FROM c WHERE c.name IS NOT NULL LIMIT $3",
+        next("$2"),
+        next("c.name")
+    )
+}
+
+// Rows that a batch holds are skipped: this statement waits for nobody, so it cannot deadlock.
+fn delete_removed(reserved: bool) -> String {
+    let range = match reserved {
+        true => "r.collection < 'windlass/'",
+        false => "NOT (r.collection >= 'windlass.' AND r.collection < 'windlass/')",
+    };
+    format!(
+        "WITH seen AS MATERIALIZED (SELECT r.namespace, r.collection, r.id, r.updated_at \
+             FROM @schema@.records r WHERE r.body_encoding IS NULL \
+             AND (r.collection, r.namespace, r.id) > ($1::text, $2::text, $3::text) AND {range} \
+             ORDER BY r.collection, r.namespace, r.id LIMIT $4), \
+         page AS MATERIALIZED (SELECT * FROM seen ORDER BY collection, namespace, id LIMIT $4 - 1), \
+         locked AS MATERIALIZED (SELECT r.namespace, r.collection, r.id \
+             FROM page p JOIN @schema@.records r ON r.namespace = p.namespace \
+                 AND r.collection = p.collection AND r.id = p.id \
+             WHERE r.body_encoding IS NULL AND r.updated_at <= @schema@.clock_us() - $5 \
+             AND NOT EXISTS (SELECT FROM @schema@.record_versions v WHERE v.namespace = r.namespace \
+                 AND v.collection = r.collection AND v.id = r.id) \
+             FOR UPDATE OF r SKIP LOCKED), \
+         gone AS (DELETE FROM @schema@.records r USING locked l WHERE r.namespace = l.namespace \
+             AND r.collection = l.collection AND r.id = l.id RETURNING 1) \
+         SELECT p.namespace, p.collection, p.id, (SELECT count(*) FROM gone), \
+             (SELECT count(*) FROM page), (SELECT count(*) FROM seen) = $4 \
+         FROM page p ORDER BY p.collection DESC, p.namespace DESC, p.id DESC LIMIT 1"
+    )
+}
+
 fn all() -> String {
     format!(
         "SELECT {RECORD} FROM @schema@.records r \
@@ -64,6 +107,9 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("by key", by_keys()),
         named("of a collection", in_collection()),
         named("by term", by_term()),
+        named("collections", collections()),
+        named("removed of the engine", delete_removed(true)),
+        named("removed of others", delete_removed(false)),
         named("of all namespaces", all()),
         named("versions", versions()),
     ]
@@ -80,6 +126,28 @@ pub(crate) async fn get(
     let found = shared.read(&by_keys(), &[&namespaces, &collections, &ids]).await?;
     let mut found = rows::all(&found, record)?.into_iter().peekable();
     Ok(keys.iter().map(|key| found.next_if(|record| record.key == *key)).collect())
+}
+
+/// Deletes the rows of one page of removed records.
+pub(crate) async fn delete_removed_records(
+    shared: &Shared,
+    request: DeleteRemovedRecords,
+) -> Result<DeletedRecords, Error> {
+    request.validate(&shared.options.limits)?;
+    let first = if request.reserved { "windlass." } else { "" };
+    let (collection, namespace, id) = request.after.as_ref().map_or((first, "", ""), |key| {
+        (key.collection.as_str(), key.namespace.as_str(), key.id.as_str())
+    });
+    // One more, to know whether there are others.
+    let limit = i64::from(request.limit) + 1;
+    let removed_for = crate::retention::micros(request.removed_for);
+    let sql = delete_removed(request.reserved);
+    let found = shared.query(&sql, &[&collection, &namespace, &id, &limit, &removed_for]).await?;
+    let Some(row) = found.first() else { return Ok(DeletedRecords::default()) };
+    let c = &mut Cells::of(row);
+    let (last, deleted, seen) = (key(c)?, c.count()?, c.count()?);
+    let (left, has_more) = (seen.saturating_sub(deleted), c.take::<bool>()?);
+    Ok(DeletedRecords { deleted, left, next: has_more.then_some(last) })
 }
 
 /// Reads a page of a listing of records.
@@ -101,6 +169,12 @@ pub(crate) async fn list(shared: &Shared, query: &Query) -> Result<Rows, Error> 
                 }
             };
             rows::all(&found?, record).map(Rows::Records)
+        }
+        Query::Collections { namespace, after, .. } => {
+            let after = after.as_ref().map_or("", |name| name.as_str());
+            let found = shared.read(&collections(), &[&namespace.as_str(), &after, &limit]).await?;
+            rows::all(&found, |row| Ok(Collection::from_stored(Cells::of(row).text()?)))
+                .map(Rows::Collections)
         }
         Query::AllRecords { after, .. } => {
             let (namespace, collection, id) = after.as_ref().map_or(("", "", ""), |key| {

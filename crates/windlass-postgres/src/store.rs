@@ -16,10 +16,11 @@ use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
-    CommitResults, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Fact, Health, Heartbeat,
-    HeldItem, LimitKey, Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Op, Promoted, Query,
-    RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview,
-    SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    CommitResults, DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error, ErrorCode,
+    ErrorKind, Fact, Health, Heartbeat, HeldItem, LimitKey, Limits, LoadSteps, Loaded, Namespace,
+    NamespaceStats, Op, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run,
+    RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
+    WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -574,6 +575,13 @@ impl Store for PostgresStore {
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
         self.call(|shared| async move { retention::delete_trees(&shared, request).await })
+    }
+
+    fn delete_removed_records(
+        &self,
+        request: DeleteRemovedRecords,
+    ) -> BoxFuture<'_, Result<DeletedRecords, Error>> {
+        self.call(|shared| async move { records::delete_removed_records(&shared, request).await })
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

@@ -20,6 +20,7 @@ pub(crate) mod history;
 pub(crate) mod inbox;
 pub(crate) mod index;
 pub(crate) mod instances;
+pub(crate) mod kept;
 pub(crate) mod keys;
 pub(crate) mod ledger;
 pub(crate) mod live;
@@ -114,6 +115,9 @@ fn instances(routes: Routes, options: &Options) -> Routes {
         .add_waiting(READ, routes!(result::result))
         .add(READ, routes!(ledger::ledger))
         .add(READ, routes!(ledger::generations))
+        .add(READ, routes!(kept::list))
+        .add(READ, routes!(kept::get))
+        .add(READ, routes!(receipts::list))
         .add(READ, routes!(timeline::timeline))
         .add(READ, routes!(timeline::step))
         .add(READ, routes!(timeline::state))

@@ -17,6 +17,9 @@ CREATE TABLE records (
 
 CREATE UNIQUE INDEX records_key ON records (namespace, collection, id);
 
+-- Retention deletes the rows of removed records.
+CREATE INDEX records_removed ON records (collection, namespace, id) WHERE body_encoding IS NULL;
+
 CREATE TABLE record_versions (
     namespace      TEXT    NOT NULL,
     collection     TEXT    NOT NULL,

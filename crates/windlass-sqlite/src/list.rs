@@ -112,9 +112,10 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         Query::Bodies { owner, after, limit } => {
             Rows::Bodies(crate::bodies::list(conn, owner, *after, *limit)?)
         }
-        Query::Records { .. } | Query::AllRecords { .. } | Query::RecordVersions { .. } => {
-            crate::records::list(conn, query)?
-        }
+        Query::Records { .. }
+        | Query::Collections { .. }
+        | Query::AllRecords { .. }
+        | Query::RecordVersions { .. } => crate::records::list(conn, query)?,
     })
 }
 

@@ -4,14 +4,15 @@ use std::sync::LazyLock;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use windlass_kernel::{
-    CausalRef, Collection, Commit, Conflict, Error, Namespace, Query, Record, RecordFound,
-    RecordId, RecordKey, RecordOp, RecordVersion, RecordWrite, Rows, Terms, WriteId,
+    CausalRef, Collection, Commit, Conflict, DeleteRemovedRecords, DeletedRecords, Error,
+    Namespace, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordVersion,
+    RecordWrite, Rows, Terms, WriteId,
 };
 
 use crate::apply::Writer;
 use crate::error::{UnitError, sql};
 use crate::list::page;
-use crate::rows::{Blob, Cols, body, count, number};
+use crate::rows::{self, Blob, Cols, body, count, number};
 
 /// The columns of a record.
 const RECORD: &str = "namespace, collection, id, revision, write_id, created_at, updated_at, \
@@ -47,6 +48,23 @@ const INSERT_TERM: &str = "INSERT INTO record_terms (namespace, collection, name
      VALUES (?1, ?2, ?3, ?4, ?5)";
 const DELETE_TERM: &str = "DELETE FROM record_terms \
      WHERE namespace = ?1 AND collection = ?2 AND name = ?3 AND value = ?4 AND id = ?5";
+
+// Each name is one search of the index for the first key after the name before.
+const COLLECTIONS: &str = "WITH RECURSIVE c (name) AS ( \
+         SELECT (SELECT min(collection) FROM records WHERE namespace = ?1 AND collection > ?2) \
+         UNION ALL \
+         SELECT (SELECT min(collection) FROM records WHERE namespace = ?1 AND collection > c.name) \
+         FROM c WHERE c.name IS NOT NULL) \
+     SELECT name FROM c WHERE name IS NOT NULL LIMIT ?3";
+const REMOVED_RESERVED: &str = "SELECT rowid, namespace, collection, id, updated_at FROM records \
+     WHERE body_encoding IS NULL AND (collection, namespace, id) > (?1, ?2, ?3) \
+     AND collection < 'windlass/' ORDER BY collection, namespace, id LIMIT ?4";
+const REMOVED_OTHERS: &str = "SELECT rowid, namespace, collection, id, updated_at FROM records \
+     WHERE body_encoding IS NULL AND (collection, namespace, id) > (?1, ?2, ?3) \
+     AND NOT (collection >= 'windlass.' AND collection < 'windlass/') \
+     ORDER BY collection, namespace, id LIMIT ?4";
+const DELETE_REMOVED: &str = "DELETE FROM records WHERE rowid = ?1 AND NOT EXISTS ( \
+         SELECT 1 FROM record_versions WHERE namespace = ?2 AND collection = ?3 AND id = ?4)";
 
 /// Returns the first record that is not as the commit expects.
 pub(crate) fn check(w: &Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, UnitError> {
@@ -172,6 +190,40 @@ fn insert_version(w: &Writer<'_>, version: &RecordVersion) -> Result<(), UnitErr
     Ok(())
 }
 
+/// Deletes the rows of one page of removed records.
+pub(crate) fn delete_removed(
+    w: &mut Writer<'_>,
+    request: &DeleteRemovedRecords,
+) -> Result<DeletedRecords, UnitError> {
+    let first = if request.reserved { "windlass." } else { "" };
+    let after = request.after.as_ref().map_or((first, "", ""), |key| {
+        (key.collection.as_str(), key.namespace.as_str(), key.id.as_str())
+    });
+    let sql = if request.reserved { REMOVED_RESERVED } else { REMOVED_OTHERS };
+    let mut select = w.conn.prepare_cached(sql)?;
+    // One more, to know whether there are others.
+    let found = select.query(params![after.0, after.1, after.2, request.limit + 1])?;
+    let mut page = rows::collect(found, |row: &Row<'_>| {
+        let c = &mut Cols::new(row);
+        Ok((c.get::<i64>()?, key(c)?, c.time()?))
+    })?;
+    drop(select);
+    let is_last = page.len() <= request.limit as usize;
+    page.truncate(request.limit as usize);
+    let by = w.now.minus(request.removed_for);
+    let mut deleted = 0;
+    for (rowid, key, removed_at) in &page {
+        if *removed_at <= by {
+            let names =
+                params![rowid, key.namespace.as_str(), key.collection.as_str(), key.id.as_str()];
+            deleted += w.conn.prepare_cached(DELETE_REMOVED)?.execute(names)? as u64;
+        }
+    }
+    let left = page.len() as u64 - deleted;
+    let next = page.pop().map(|(_, key, _)| key).filter(|_| !is_last);
+    Ok(DeletedRecords { deleted, left, next })
+}
+
 /// Reads records in one snapshot.
 pub(crate) fn get(conn: &Connection, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, Error> {
     let tx = conn.unchecked_transaction().map_err(sql)?;
@@ -223,6 +275,13 @@ pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
                     page(conn, &sql, from, record)?
                 }
             })
+        }
+        Query::Collections { namespace, after, limit } => {
+            let after = after.as_ref().map_or("", |name| name.as_str());
+            let from = params![namespace.as_str(), after, limit];
+            Rows::Collections(page(conn, COLLECTIONS, from, |row| {
+                Ok(Collection::from_stored(Cols::new(row).text()?))
+            })?)
         }
         Query::AllRecords { after, limit } => {
             let sql = format!(

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use rusqlite::Connection;
 use windlass_kernel::{
     Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
-    CommitResults, DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey,
-    Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record,
-    RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId,
-    TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    CommitResults, DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error, Fact, Health,
+    Heartbeat, HeldItem, LimitKey, Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted,
+    Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview,
+    SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -389,6 +389,16 @@ impl Store for SqliteStore {
         Box::pin(async move {
             request.validate(&self.limits)?;
             self.write(move |writer| retention::delete_trees(writer, &request)).await
+        })
+    }
+
+    fn delete_removed_records(
+        &self,
+        request: DeleteRemovedRecords,
+    ) -> BoxFuture<'_, Result<DeletedRecords, Error>> {
+        Box::pin(async move {
+            request.validate(&self.limits)?;
+            self.write(move |writer| records::delete_removed(writer, &request)).await
         })
     }
 

@@ -209,6 +209,8 @@ macro_rules! conformance {
                 one_of_racing_creators_holds,
                 a_lost_answer_is_found_beside_other_writers,
                 a_message_does_not_stand_for_a_record,
+                rows_of_removed_records_are_deleted,
+                collections_are_listed,
                 limits_are_checked,
             ],
             resend: [

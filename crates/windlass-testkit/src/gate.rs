@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use windlass_kernel::{
     Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
-    DeleteTrees, Deleted, Error, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
-    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows,
-    Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
-    WorkerInfo, WorkerKey, WorkflowName,
+    DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error, Health, Heartbeat, HeldItem,
+    LimitKey, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped,
+    Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId,
+    TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 /// A gate's decision about a call.
@@ -246,6 +246,13 @@ impl<G: Gate> Store for GatedStore<G> {
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
         self.gated(|inner| inner.delete_trees(request))
+    }
+
+    fn delete_removed_records(
+        &self,
+        request: DeleteRemovedRecords,
+    ) -> BoxFuture<'_, Result<DeletedRecords, Error>> {
+        self.gated(|inner| inner.delete_removed_records(request))
     }
 
     fn delete_dead_letters(

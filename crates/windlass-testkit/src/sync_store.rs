@@ -9,10 +9,10 @@ use std::thread::Thread;
 use bytes::Bytes;
 use windlass_kernel::{
     Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
-    DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
-    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows,
-    Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
-    Wakeup, WorkerInfo, WorkerKey, WorkflowName,
+    DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error, Fact, Health, Heartbeat,
+    HeldItem, LimitKey, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow,
+    Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store,
+    TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 /// Waits for the threads of a store inside each call, so that the simulated executor never sees a pending call.
@@ -110,6 +110,7 @@ impl Store for SyncStore {
         swap_rate(row: RateRow, tell: bool) -> Result<bool, Error>;
         put_setting(name: SettingName, value: Option<Body>) -> Result<(), Error>;
         delete_trees(request: DeleteTrees) -> Result<Deleted, Error>;
+        delete_removed_records(request: DeleteRemovedRecords) -> Result<DeletedRecords, Error>;
         delete_dead_letters(namespace: Namespace, task_ids: Vec<TaskId>) -> Result<u64, Error>;
         check() -> Result<Vec<String>, Error>;
         facts() -> Result<Vec<Fact>, Error>;

@@ -9,7 +9,9 @@ use serde::Serialize;
 #[cfg(feature = "steps")]
 use serde::de::DeserializeOwned;
 use windlass_engine::{Receipt, Records, SendByKey};
-use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, IntoDuration, Namespace, RunKey, TaskId};
+use windlass_kernel::{
+    Body, Collection, Error, ErrorCode, ErrorKind, IntoDuration, Namespace, Query, RunKey, TaskId,
+};
 #[cfg(any(feature = "agents", feature = "machines", feature = "relays", feature = "steps"))]
 use windlass_models::WorkflowRef;
 #[cfg(feature = "machines")]
@@ -195,6 +197,33 @@ impl Engine {
     /// ```
     pub fn records<T>(&self, collection: impl Into<String>) -> Records<T> {
         self.core.records(collection)
+    }
+
+    /// A page of the names of collections that have records, sorted, after the given name. A page with fewer
+    /// names than `limit` is the last.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// engine.records::<u32>("stock").put("lamp", &7).send().await?;
+    /// let names = engine.collections(None, 100).await?;
+    /// assert_eq!(names[0].as_str(), "stock");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if `after` cannot be the name of a collection,
+    /// [`ErrorCode::InvalidPageSize`] if the limit is 0 or too large.
+    pub async fn collections(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Collection>, Error> {
+        let after = after.map(Collection::new).transpose()?;
+        let namespace = self.core.namespace().clone();
+        let query = Query::Collections { namespace, after, limit };
+        self.core.store().list(query).await?.collections()
     }
 
     /// The requests to people: decisions, delegations, comments and the inbox.

@@ -40,6 +40,10 @@ pub(crate) struct EngineArgs {
     /// [default: 90 days]
     #[arg(long, value_name = "DURATION")]
     pub(crate) request_retention: Option<String>,
+    /// How long the row of a removed record stays in collections of applications, or `off` for ever.
+    /// [default: off]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) removed_record_retention: Option<String>,
     /// The maximum size of a record's document, up to 16777216. [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     pub(crate) record_bytes_max: Option<String>,
@@ -90,6 +94,7 @@ impl EngineArgs {
             ("event_ttl", self.event_ttl.clone()),
             ("receipt_retention", self.receipt_retention.clone()),
             ("request_retention", self.request_retention.clone()),
+            ("removed_record_retention", self.removed_record_retention.clone()),
             ("record_bytes_max", self.record_bytes_max.clone()),
             ("value_bytes_max", self.value_bytes_max.clone()),
             ("admission", self.admission.clone()),

@@ -54,6 +54,11 @@ Examples:
         #[command(flatten)]
         page: PageArgs,
     },
+    /// List the collections by name.
+    Collections {
+        #[command(flatten)]
+        page: PageArgs,
+    },
     /// List the kept versions of a record, newest first.
     #[command(after_help = "\
 Examples:

@@ -42,6 +42,12 @@ pub(super) async fn run(api: Api, command: RecordsCommand) -> Outcome {
                 },
             )?;
         }
+        RecordsCommand::Collections { page } => {
+            let rows = rows(&api, &["records"], Params::new(), page).await?;
+            print_rows(api.out, rows, "collections", &["COLLECTION"], |row, _| {
+                vec![api.out.bold(&sanitize_line(row.as_str().unwrap_or_default()))]
+            })?;
+        }
         RecordsCommand::Versions { collection, id, page } => {
             let path = ["records", &collection, &id, "versions"];
             let rows = rows(&api, &path, Params::new(), page).await?;
@@ -176,7 +182,7 @@ struct Rows {
 
 #[derive(Deserialize)]
 struct Page {
-    #[serde(alias = "versions")]
+    #[serde(alias = "versions", alias = "collections")]
     records: Vec<Box<RawValue>>,
     cursor: Option<String>,
 }

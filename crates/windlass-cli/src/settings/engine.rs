@@ -1,6 +1,7 @@
 //! Settings of the engine and its store.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use windlass::Limits;
 use windlass::admin::{Admission, BackpressureConfig, Connections, Options};
@@ -10,7 +11,7 @@ use crate::args::duration;
 use crate::exit::Failure;
 
 /// Every setting of the engine with its default. They equal the defaults of the library.
-pub(super) const KNOWN: [(&str, &str); 20] = [
+pub(super) const KNOWN: [(&str, &str); 21] = [
     ("worker_group", "default"),
     ("turns_max", "10000"),
     ("tasks_max", "256"),
@@ -21,6 +22,7 @@ pub(super) const KNOWN: [(&str, &str); 20] = [
     ("event_ttl", "1 day"),
     ("receipt_retention", "90 days"),
     ("request_retention", "90 days"),
+    ("removed_record_retention", "off"),
     ("record_bytes_max", "1048576"),
     ("value_bytes_max", "1048576"),
     ("admission", "off"),
@@ -57,10 +59,12 @@ impl EngineSettings {
             event_ttl: duration_of("event_ttl")?,
             receipt_retention: duration_of("receipt_retention")?,
             request_retention: duration_of("request_retention")?,
-            limits: Limits {
-                record_bytes_max: number(get("record_bytes_max"))?,
-                ..Limits::DEFAULT.with_body_bytes_max(at_least_one(get("value_bytes_max"))?)
-            },
+            removed_record_retention_of_applications: or_off_duration(get(
+                "removed_record_retention",
+            ))?,
+            limits: Limits::DEFAULT
+                .with_body_bytes_max(at_least_one(get("value_bytes_max"))?)
+                .with_record_bytes_max(at_least_one(get("record_bytes_max"))?),
             admission: or_off(get("admission"))?.map(|ratio| Admission { max_queue_ratio: ratio }),
             backpressure: backpressure(&get)?,
             ..Options::default()
@@ -113,6 +117,13 @@ fn at_least_one(setting: &Setting) -> Result<usize, Failure> {
     }
 }
 
+fn or_off_duration(setting: &Setting) -> Result<Option<Duration>, Failure> {
+    if setting.value == "off" {
+        return Ok(None);
+    }
+    duration(&setting.value).map(Some).map_err(|why| invalid(setting, &why))
+}
+
 fn or_off<T: FromStr>(setting: &Setting) -> Result<Option<T>, Failure> {
     if setting.value == "off" {
         return Ok(None);
@@ -123,8 +134,6 @@ fn or_off<T: FromStr>(setting: &Setting) -> Result<Option<T>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::Origin;
     use super::*;
 
@@ -158,6 +167,7 @@ mod tests {
             (options.receipt_retention, options.request_retention),
             (library.receipt_retention, library.request_retention)
         );
+        assert_eq!(options.removed_record_retention_of_applications, None);
         assert!(options.admission.is_none() && options.backpressure.is_none());
         assert_eq!(connections, Connections::default());
         assert_eq!(connections.total(), 13);
@@ -176,6 +186,7 @@ mod tests {
             ("event_ttl", "2 hours"),
             ("receipt_retention", "1 day"),
             ("request_retention", "2 days"),
+            ("removed_record_retention", "3 days"),
             ("record_bytes_max", "4_194_304"),
             ("value_bytes_max", "16_777_216"),
             ("admission", "2.5"),
@@ -200,6 +211,7 @@ mod tests {
         assert_eq!((options.event_ttl, options.limits.record_bytes_max), (seconds(7_200), 4 << 20));
         let days = |days: u64| seconds(days * 86_400);
         assert_eq!((options.receipt_retention, options.request_retention), (days(1), days(2)));
+        assert_eq!(options.removed_record_retention_of_applications, Some(days(3)));
         assert_eq!(options.admission, Some(Admission { max_queue_ratio: 2.5 }));
         let expect = BackpressureConfig {
             high_watermark: 0.9,
@@ -212,6 +224,15 @@ mod tests {
     }
 
     #[test]
+    fn a_small_record_makes_the_limits_of_keys_smaller() {
+        let EngineSettings { options, .. } = read(&[("record_bytes_max", "65_536")]).unwrap();
+        let limits = &options.limits;
+        assert_eq!((limits.record_bytes_max, limits.key_bytes_max), (65_536, 16_384));
+        let EngineSettings { options, .. } = read(&[("value_bytes_max", "65_536")]).unwrap();
+        assert_eq!(options.limits.record_bytes_max, 1 << 20);
+    }
+
+    #[test]
     fn an_invalid_setting_is_named() {
         for (change, expect) in [
             (&[("tasks_max", "many")][..], "tasks_max"),
@@ -219,6 +240,9 @@ mod tests {
             (&[("admission", "0")], "max_queue_ratio"),
             (&[("event_ttl", "1 ms")], "event_ttl"),
             (&[("request_retention", "1 ms")], "request_retention"),
+            (&[("removed_record_retention", "soon")], "removed_record_retention"),
+            (&[("removed_record_retention", "1 ms")], "removed_record_retention"),
+            (&[("record_bytes_max", "0")], "record_bytes_max"),
             (&[("record_bytes_max", "100_000_000")], "record_bytes_max"),
             (&[("backpressure", "1.5")], "backpressure"),
             (&[("backpressure_cpu", "50")], "needs `backpressure`"),

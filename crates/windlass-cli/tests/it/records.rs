@@ -51,6 +51,12 @@ fn the_life_of_a_record() {
         "carts/c-7 is written at revision 3"
     );
 
+    let output = server.run(&["records", "collections"]).expect(0);
+    assert_eq!(output.stdout.lines().collect::<Vec<_>>(), ["COLLECTION", "carts"]);
+    let output = server.run(&["receipts", "show", "c-7"]).expect(3);
+    assert!(output.stderr.contains("[RECORD_NOT_FOUND]"), "{output:?}");
+    server.run(&["receipts", "list", "order/o-1"]).expect(3);
+
     let output = server.run(&["records", "versions", "carts", "c-7"]).expect(0);
     let rows: Vec<_> = output.stdout.lines().collect();
     assert!(rows.len() == 2 && rows[1].starts_with('2') && rows[1].contains("sha256:"), "{rows:?}");

@@ -85,6 +85,7 @@ impl Requests {
         if ops.is_empty() {
             return Ok(());
         }
+        self.core.record_removed.notify_one();
         let commit = Commit::new(None, None, ops);
         Arc::clone(&self.commits).commit(commit).await.map_err(|error| refusal(&error))?;
         Ok(())

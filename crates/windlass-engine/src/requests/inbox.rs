@@ -59,6 +59,8 @@ impl Requests {
         limit: u32,
     ) -> Result<InboxPage, Error> {
         let terms = terms(query);
+        // A page reads one row more than it has.
+        let limit = limit.min(self.core.options.limits.page_rows_max.saturating_sub(1)).max(1);
         let after = after.map(RecordId::new).transpose()?;
         match order {
             InboxOrder::Opened => self.by_age(&terms, after, limit).await,

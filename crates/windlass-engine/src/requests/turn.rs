@@ -6,8 +6,8 @@ use windlass_kernel::request::{
     About, Opening, Request, RequestOutcome, RequestRun, RequestState, RequestStatus,
 };
 use windlass_kernel::{
-    Actor, Body, Draft, Error, ErrorCode, Expect, Message, RecordOp, RecordPut, RecordWrite, Stamp,
-    Step, StepKey, StepStatus, Task, TaskId, Timestamp, WriteId,
+    Actor, Body, Draft, Error, ErrorCode, ErrorKind, Expect, Message, RecordOp, RecordPut,
+    RecordWrite, Stamp, Step, StepKey, StepStatus, Task, TaskId, Timestamp, WriteId,
 };
 
 use super::{Requests, due_task, internal, notify, schema};
@@ -131,14 +131,22 @@ impl Turn {
         stamp: Stamp,
     ) -> Result<RequestState, Error> {
         schema::check_schema(request)?;
-        request.open(Opening {
+        let state = request.open(Opening {
             id: stamp.event_id.to_string(),
             run: RequestRun::new(&self.run, step),
             at: stamp.at,
             due_task: self.new_task_id(),
             directory: super::directory(&self.requests().core),
             limits: self.limits(),
-        })
+        })?;
+        let (bytes, max) = (Body::of(&state)?.len(), self.limits().record_bytes_max);
+        if bytes > max {
+            let message = format!(
+                "the request is not valid: its record has {bytes} bytes; at most {max} are allowed"
+            );
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRequest, message));
+        }
+        Ok(state)
     }
 
     /// Reads a request and its decisions; none if it is open or does not exist. A request about a record that has

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::state::count_people;
 use super::{
     ANSWERS_BYTES_MAX, Assignee, COMMENT_BYTES_MAX, COMMENTS_MAX, Closed, Comment, DELEGATIONS_MAX,
@@ -54,14 +56,14 @@ pub fn check_open(state: &RequestState, now: Timestamp) -> Result<(), Error> {
 pub fn right(state: &RequestState, decider: &Decider, now: Timestamp) -> Result<Right, Error> {
     let id = decider.subject.id();
     check_excluded(state, id, "they are its requester or excluded by name")?;
-    if let Some(creator) = &decider.key_creator {
+    for creator in &decider.key_creators {
         let why = "their API key was created by somebody who is excluded";
         check_excluded(state, creator, why)?;
         if state.votes.iter().any(|vote| vote.by == *creator) {
             return Err(excluded(state, "the creator of their API key has decided already"));
         }
     }
-    if state.votes.iter().any(|vote| vote.key_creator.as_deref() == Some(id)) {
+    if state.votes.iter().any(|vote| vote.key_creators.iter().any(|creator| creator == id)) {
         return Err(excluded(state, "a key that they created has decided already"));
     }
     let right = own_right(state, &decider.subject, now);
@@ -151,11 +153,12 @@ pub fn decision(
         check_comment(comment)?;
     }
     let used: usize = state.votes.iter().map(|vote| vote.answer_bytes as usize).sum();
-    if used + answer_bytes(new) > ANSWERS_BYTES_MAX {
+    let bytes = answer_bytes(new.answer.as_ref(), new.comment.as_deref());
+    if used + bytes > ANSWERS_BYTES_MAX {
         let left = ANSWERS_BYTES_MAX - used.min(ANSWERS_BYTES_MAX);
         return invalid(format!(
-            "the answer has {} bytes; {left} of {ANSWERS_BYTES_MAX} are left for this request",
-            answer_bytes(new)
+            "the answer and its comment have {bytes} bytes; {left} of {ANSWERS_BYTES_MAX} are left for this \
+             request"
         ));
     }
     Ok(Decision {
@@ -173,8 +176,14 @@ pub fn decision(
     })
 }
 
-fn answer_bytes(new: &NewDecision) -> usize {
-    new.answer.as_ref().map_or(0, |answer| answer.to_string().len())
+// All of them are in the result of the step that asks.
+fn answer_bytes(answer: Option<&Value>, comment: Option<&str>) -> usize {
+    answer.map_or(0, |answer| answer.to_string().len()) + comment.map_or(0, json_bytes)
+}
+
+// Characters that JSON escapes take up to six bytes.
+fn json_bytes(text: &str) -> usize {
+    serde_json::to_string(text).map_or(usize::MAX, |json| json.len() - 2)
 }
 
 /// The error for a decision about something else than the request is about now.
@@ -188,12 +197,12 @@ pub fn stale(state: &RequestState, why: &str) -> Error {
 
 /// Counts a decision, and closes the request if that decides it.
 pub fn count(state: &mut RequestState, decider: &Decider, decision: &Decision) {
-    let answer = decision.answer.as_ref().map_or(0, |answer| answer.to_string().len());
+    let answer = answer_bytes(decision.answer.as_ref(), decision.comment.as_deref());
     state.votes.push(Vote {
         by: decision.by.clone(),
         on_behalf_of: decision.on_behalf_of.clone(),
         verdict: decision.verdict,
-        key_creator: decider.key_creator.clone(),
+        key_creators: decider.key_creators.clone(),
         answer_bytes: u32::try_from(answer).unwrap_or(u32::MAX),
         at: decision.at,
     });
@@ -402,8 +411,8 @@ pub fn withdraw(
 }
 
 fn check_comment(text: &str) -> Result<(), Error> {
-    if text.is_empty() || text.len() > COMMENT_BYTES_MAX || text.contains('\0') {
-        let bytes = text.len();
+    let bytes = json_bytes(text);
+    if text.is_empty() || bytes > COMMENT_BYTES_MAX || text.contains('\0') {
         let message = format!(
             "the comment has {bytes} bytes or a NUL character; use 1 to {COMMENT_BYTES_MAX} bytes \
              without NUL"

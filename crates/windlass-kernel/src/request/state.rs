@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{
     ASSIGNEES_MAX, About, Assignee, CHOICES_MAX, Choice, DECISIONS, DUE_MAX, DUE_SPAN_MAX,
-    Directory, Due, DueAction, EXCLUDED_MAX, NOTIFY_MAX, Notify, QUORUM_MAX, Quorum, REQUESTS,
-    Rejection, Request, RequestOutcome, RequestStatus, SCHEMA_BYTES_MAX, SNAPSHOT_BYTES_MAX,
-    TEXT_BYTES_MAX, TITLE_CHARS_MAX, Verdict,
+    Directory, Due, DueAction, EXCLUDED_MAX, NOTIFY_BYTES_MAX, NOTIFY_MAX, Notify, QUORUM_MAX,
+    Quorum, REQUESTS, Rejection, Request, RequestOutcome, RequestStatus, SCHEMA_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX, TEXT_BYTES_MAX, TITLE_CHARS_MAX, Verdict,
 };
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{Collection, Namespace, RecordId, RouteName, RunKey, StepKey, TaskId};
@@ -87,10 +87,10 @@ pub struct Vote {
     pub on_behalf_of: Option<String>,
     /// Its verdict.
     pub verdict: Verdict,
-    /// The other person who created the API key that was used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_creator: Option<String>,
-    /// The size of the answer.
+    /// The other people who created the API key that was used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_creators: Vec<String>,
+    /// The size of the answer and the comment.
     #[serde(default)]
     pub answer_bytes: u32,
     /// When.
@@ -291,6 +291,12 @@ impl Request {
             RouteName::with_limits(&notify.effect, limits)?;
             if !notify.input.is_object() {
                 return Err(invalid("the input of a notification is not a JSON object"));
+            }
+            let bytes = notify.input.to_string().len();
+            if bytes > NOTIFY_BYTES_MAX {
+                return Err(invalid(format!(
+                    "the input of a notification has {bytes} bytes; at most {NOTIFY_BYTES_MAX} are allowed"
+                )));
             }
         }
         Ok(())

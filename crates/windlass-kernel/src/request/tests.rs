@@ -115,6 +115,8 @@ fn bad_requests_are_refused_and_the_limit_is_named() {
     fails(Request::to("a").choices(["x", "x"]), ErrorCode::InvalidRequest, "twice");
     fails(Request::to("a").choice("no", Verdict::Reject), ErrorCode::InvalidRequest, "rejections");
     fails(Request::to("a").notify("x", &1), ErrorCode::InvalidRequest, "JSON object");
+    let large = json!({ "text": "x".repeat(NOTIFY_BYTES_MAX) });
+    fails(Request::to("a").notify("x", &large), ErrorCode::InvalidRequest, "at most 16384");
     fails(Request::to("a").label("", "x"), ErrorCode::InvalidRequest, "label");
 }
 
@@ -269,4 +271,40 @@ fn terms_find_open_requests_by_those_who_are_asked() {
     assert!(!state.terms(at(101)).unwrap().contains("assignee", "bob"));
     rules::close(&mut state, RequestStatus::Expired, at(3), None, None);
     assert_eq!(state.terms(at(3)).unwrap().len(), 2);
+}
+
+#[test]
+fn the_outcome_of_the_largest_request_fits_into_a_step() {
+    let request =
+        Request::to("role:board").quorum(QUORUM_MAX).rejection(Rejection::Count(QUORUM_MAX));
+    let mut state = open(&request.choices(["é".repeat(64)]).choice("no", Verdict::Reject));
+    let text = |unit: &str, bytes: usize| unit.repeat(bytes / unit.len());
+    // A character that takes six bytes in JSON.
+    refused(
+        rules::comment(&mut state, &person("p0:board"), &text("\u{1}", 1_000), at(1)),
+        ErrorCode::InvalidDecision,
+        "6000 bytes",
+    );
+    for _ in 0..COMMENTS_MAX {
+        rules::comment(&mut state, &person("p0:board"), &text("x", COMMENT_BYTES_MAX), at(1))
+            .unwrap();
+    }
+    let mut decisions = Vec::new();
+    for n in 0..2 * QUORUM_MAX - 1 {
+        let id = format!("{n:0>256}");
+        let who = Decider::new(Subject::new(&id, ["board"]).unwrap()).with_key("k-1", None);
+        let choice = if n % 2 == 0 { "é".repeat(64) } else { "no".into() };
+        let new = NewDecision::new(choice);
+        let long = new.clone().comment(text("x", COMMENT_BYTES_MAX));
+        let decision = rules::decision(&state, &who, &long, at(1))
+            .or_else(|_| rules::decision(&state, &who, &new, at(1)))
+            .unwrap();
+        rules::count(&mut state, &who, &decision);
+        decisions.push(decision);
+    }
+    assert_eq!(state.status, RequestStatus::Approved);
+    let bytes = crate::body::Body::of(&state.outcome(decisions).unwrap()).unwrap().len();
+    assert!(bytes < Limits::DEFAULT.step_bytes_max, "{bytes}");
+    let bytes = crate::body::Body::of(&state).unwrap().len();
+    assert!(bytes < Limits::DEFAULT.record_bytes_max, "{bytes}");
 }

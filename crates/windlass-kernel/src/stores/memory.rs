@@ -29,8 +29,9 @@ use crate::rate::RateRow;
 use crate::record::{Record, RecordKey};
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
-    Heartbeat, HeldItem, LoadSteps, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteRemovedRecords, DeleteTrees,
+    Deleted, DeletedRecords, Health, Heartbeat, HeldItem, LoadSteps, Loaded, Promoted, Reaped,
+    Renewed, Store, WakeSink, Wakeup,
 };
 use crate::time::Timestamp;
 
@@ -290,6 +291,16 @@ impl Store for MemoryStore {
         ready(self.call(|state| {
             request.validate(&self.limits)?;
             Ok(state.delete_trees(&request))
+        }))
+    }
+
+    fn delete_removed_records(
+        &self,
+        request: DeleteRemovedRecords,
+    ) -> BoxFuture<'_, Result<DeletedRecords, Error>> {
+        ready(self.call(|state| {
+            request.validate(&self.limits)?;
+            Ok(state.delete_removed_records(&request))
         }))
     }
 

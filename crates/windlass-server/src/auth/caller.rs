@@ -108,8 +108,8 @@ pub struct Caller {
 pub struct CallerKey {
     /// The id of the key.
     pub id: String,
-    /// The person who created the key.
-    pub created_by: Option<String>,
+    /// The people who could use the key: who created it, or a key that was used to create it.
+    pub creators: Vec<String>,
 }
 
 impl Caller {

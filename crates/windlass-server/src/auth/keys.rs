@@ -29,6 +29,8 @@ const CACHE_TTL: Duration = Duration::from_secs(5);
 const CACHED_KEYS_MAX: usize = 10_000;
 /// The maximum number of keys of a namespace.
 const KEYS_MAX: usize = 1_000;
+/// The most people who created a key, directly or through other keys.
+const CREATORS_MAX: usize = 32;
 
 /// A stored API key. Contains a digest, never the key itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +76,10 @@ pub struct KeyCreator {
     /// The person that the credential stood for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
+    /// The people who created the API key that was used, or a key before it. Each of them can use all keys
+    /// that follow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub creators: Vec<String>,
 }
 
 impl KeyCreator {
@@ -82,7 +88,15 @@ impl KeyCreator {
         Self {
             key_id: caller.key.as_ref().map(|key| key.id.clone()),
             subject: caller.subject.as_ref().map(|subject| subject.id().to_owned()),
+            creators: caller.key.as_ref().map_or_else(Vec::new, |key| key.creators.clone()),
         }
+    }
+
+    /// All people who can use the key.
+    pub fn people(&self) -> Vec<String> {
+        let mut people = self.creators.clone();
+        people.extend(self.subject.iter().filter(|id| !self.creators.contains(id)).cloned());
+        people
     }
 }
 
@@ -186,6 +200,7 @@ impl Keys {
     /// Creates a key. If the namespace has reached its limit, expired and revoked keys are removed
     /// first.
     pub async fn create(&self, new: NewKey) -> Result<IssuedKey, Error> {
+        check_creators(new.created_by.as_ref())?;
         self.remove_invalid_keys(&new.namespace).await?;
         let mut random = [0; ID_BYTES + SECRET_BYTES];
         getrandom::fill(&mut random).map_err(|source| {
@@ -288,6 +303,18 @@ impl Keys {
     }
 }
 
+fn check_creators(creator: Option<&KeyCreator>) -> Result<(), Error> {
+    let people = creator.map_or(0, |creator| creator.people().len());
+    if people <= CREATORS_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "{people} people created this key or a key before it; at most {CREATORS_MAX} are allowed; \
+         create it with another credential"
+    );
+    Err(Error::new(ErrorKind::Refused, ErrorCode::KeysLimit, message))
+}
+
 impl CachedKey {
     fn new(key: ApiKey) -> Option<Self> {
         let digest: [u8; 32] = hex::decode(&key.digest).ok()?.try_into().ok()?;
@@ -298,7 +325,7 @@ impl CachedKey {
             subject: None,
             key: Some(CallerKey {
                 id: key.id.clone(),
-                created_by: key.created_by.as_ref().and_then(|creator| creator.subject.clone()),
+                creators: key.created_by.as_ref().map_or_else(Vec::new, KeyCreator::people),
             }),
         };
         if let Some(subject) = &key.subject {

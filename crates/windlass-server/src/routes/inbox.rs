@@ -342,7 +342,7 @@ fn decider(call: &Call) -> Result<Decider, ApiError> {
     };
     let decider = Decider::new(subject.clone());
     Ok(match &call.caller.key {
-        Some(key) => decider.with_key(&key.id, key.created_by.as_deref()),
+        Some(key) => decider.with_key(&key.id, key.creators.iter().map(String::as_str)),
         None => decider,
     })
 }
@@ -429,9 +429,11 @@ pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiR
             return Err(ApiError::invalid(ErrorCode::InvalidQuery, message));
         }
     };
-    let after = decode_as("inbox", params.cursor.as_deref(), |id| Some(id.to_owned()))?;
+    let of = (&params.of, &params.status, &params.due, &params.order);
+    let listing = format!("inbox-{}", cursor::digest_of(&of));
+    let after = decode_as(&listing, params.cursor.as_deref(), |id| Some(id.to_owned()))?;
     let page = requests(&call).inbox(&query, order, after.as_deref(), limit).await?;
-    let next = page.next.as_deref().map(|id| cursor::encode("inbox", id));
+    let next = page.next.as_deref().map(|id| cursor::encode(&listing, id));
     Ok(Json(InboxList {
         requests: page.requests.into_iter().map(|state| RequestView::of(state, None)).collect(),
         has_next_page: next.is_some(),

@@ -35,6 +35,7 @@ const STORE_ROWS: usize = 16;
 
 pub(crate) fn routes(routes: Routes, _: &Options) -> Routes {
     routes
+        .add(RECORDS, routes!(collections))
         .add(RECORDS, routes!(list))
         .add(RECORDS, routes!(get))
         .add(RECORDS, routes!(put))
@@ -480,6 +481,63 @@ fn refused(error: CommitError, removed: Option<&AtRecord>) -> ApiError {
     ApiError::from(refusal(&error)).with_details(details)
 }
 
+/// A page of collections.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CollectionList {
+    /// The names of the collections, sorted.
+    pub collections: Vec<String>,
+    /// The cursor of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Same as `cursor`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is a next page.
+    pub has_next_page: bool,
+}
+
+/// Lists the collections by name. Those of the engine are listed for `admin` only.
+#[utoipa::path(get, path = "/records", tag = "records", operation_id = "listCollections",
+    params(PageParams),
+    responses((status = 200, body = CollectionList), (status = "default", body = Failure)))]
+pub(crate) async fn collections(
+    call: Call,
+    Params(params): Params<PageParams>,
+) -> ApiResult<CollectionList> {
+    let size = sized("limit", params.limit)? as usize;
+    let cursor = params.cursor.as_deref();
+    let mut after = decode_as("collections", cursor, |name| Collection::new(name).ok())?;
+    let mut names: Vec<Collection> = Vec::new();
+    loop {
+        let namespace = call.engine.namespace().clone();
+        let query = Query::Collections { namespace, after, limit: size as u32 + 1 };
+        let page = call.engine.store().list(query).await?.collections()?;
+        let is_last = page.len() <= size;
+        after = page.last().cloned();
+        for name in page {
+            let target = Target {
+                collection: Some(name.as_str()),
+                action: Some("list"),
+                ..Target::default()
+            };
+            let is_readable = check_readable(&call, &name).is_ok();
+            if is_readable && may_list(&call, &target).await? {
+                names.push(name);
+            }
+        }
+        if is_last || names.len() > size {
+            break;
+        }
+    }
+    let has_next_page = names.len() > size;
+    names.truncate(size);
+    let last = names.last().filter(|_| has_next_page);
+    let next = last.map(|name| cursor::encode("collections", name.as_str()));
+    let collections = names.iter().map(ToString::to_string).collect();
+    Ok(Json(CollectionList { collections, has_next_page, next_cursor: next.clone(), cursor: next }))
+}
+
 /// Lists the records of a collection by id, all or those with a term.
 #[utoipa::path(get, path = "/records/{collection}", tag = "records", operation_id = "listRecords",
     params(("collection" = String, Path, description = "The collection"), ListParams),
@@ -519,7 +577,13 @@ pub(crate) async fn list(
             read += 1;
             after = Some(record.key.id.clone());
             let Some(body) = &record.body else { continue };
-            if may_list(&call, &record).await? {
+            let target = Target {
+                collection: Some(record.key.collection.as_str()),
+                id: Some(record.key.id.as_str()),
+                action: Some("list"),
+                ..Target::default()
+            };
+            if may_list(&call, &target).await? {
                 bytes += body.len();
                 records.push(RecordView::of(&record, body));
             }
@@ -535,15 +599,9 @@ pub(crate) async fn list(
     Ok(Json(RecordList { records, has_next_page, next_cursor: next.clone(), cursor: next }))
 }
 
-/// Whether the hook of the embedding program allows to list a record.
-async fn may_list(call: &Call, record: &Record) -> Result<bool, ApiError> {
-    let target = Target {
-        collection: Some(record.key.collection.as_str()),
-        id: Some(record.key.id.as_str()),
-        action: Some("list"),
-        ..Target::default()
-    };
-    match call.app.guard.ask(&call.caller, Scope::Records, &target).await {
+/// Whether the hook of the embedding program allows to list a record or a collection.
+async fn may_list(call: &Call, target: &Target<'_>) -> Result<bool, ApiError> {
+    match call.app.guard.ask(&call.caller, Scope::Records, target).await {
         Ok(()) => Ok(true),
         Err(error) if error.status().is_client_error() => Ok(false),
         Err(error) => Err(error),

@@ -27,7 +27,7 @@ impl KeyFactory {
         creator: Option<&str>,
     ) -> String {
         let created_by =
-            creator.map(|id| KeyCreator { key_id: None, subject: Some(id.to_owned()) });
+            creator.map(|id| KeyCreator { subject: Some(id.to_owned()), ..KeyCreator::default() });
         let new = NewKey {
             name: "person".into(),
             namespace: Namespace::new(namespace).unwrap(),
@@ -224,6 +224,18 @@ async fn the_creator_of_a_key_cannot_approve_with_it(kind: Kind) {
     let path = format!("/inbox/{own}/decide");
     let answer = call(&server, as_ann, Method::POST, &path, yes()).await;
     assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+    // Nor can the creator of a key that was used to create it, whether that key stood for a person or not.
+    for subject in [None, Some(json!({ "id": "bob" }))] {
+        let mut admin = json!({ "name": "y", "scopes": ["admin"] });
+        admin["subject"] = subject.unwrap_or_default();
+        let (_, between) = call(&server, &root, Method::POST, "/keys", Some(admin)).await;
+        let between = between["key"].as_str().unwrap().to_owned();
+        let new = json!({ "name": "z", "scopes": ["decide"], "subject": { "id": "cy", "roles": ["cfo"] } });
+        let (status, last) = call(&server, &between, Method::POST, "/keys", Some(new)).await;
+        assert_eq!(status, 200, "{last}");
+        let answer = call(&server, last["key"].as_str().unwrap(), Method::POST, &path, yes()).await;
+        assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+    }
     // A request of somebody else: the decision names the key.
     let other = opened(&flow, &server, "other", Request::to("role:cfo").requester("rae")).await;
     let path = format!("/inbox/{other}/decide");

@@ -24,6 +24,7 @@ on_every_store!(
     writers_of_any_revision_all_succeed,
     ids_are_percent_encoded,
     records_are_listed_by_term_page_by_page,
+    collections_are_listed_page_by_page,
     kept_versions_are_listed_and_read,
     bad_input_is_refused_and_writes_nothing,
     reserved_collections_are_for_the_engine,
@@ -239,6 +240,41 @@ async fn records_are_listed_by_term_page_by_page(kind: Kind) {
     server.stop().await;
 }
 
+async fn collections_are_listed_page_by_page(kind: Kind) {
+    let (store, options) = options_with_keys();
+    let server = Server::start_with(kind, options).await;
+    let keys = KeyFactory::new(&store, &server);
+    let ours = keys.key("default", &[Scope::Records, Scope::Create, Scope::Manage]).await;
+    let admin = keys.key("default", &[Scope::Admin]).await;
+    let theirs = keys.key("other", &[Scope::Records]).await;
+    for path in ["/records/carts/1", "/records/carts/2", "/records/stock/1", "/records/a/1"] {
+        assert_eq!(read(create(&server, path, &json!(1)).bearer_auth(&ours)).await.0, 201);
+    }
+    // The record of the key belongs to the engine.
+    let event = server.request(Method::POST, "/events/scanned/parcel-17").bearer_auth(&admin);
+    assert_eq!(read(event).await.0, 200);
+    let list = async |key: &str, query: &str| {
+        let path = format!("/records{query}");
+        let (status, page) = read(server.request(Method::GET, &path).bearer_auth(key)).await;
+        assert_eq!(status, 200, "{page}");
+        (page["collections"].clone(), page["nextCursor"].as_str().map(str::to_owned))
+    };
+    assert_eq!(list(&ours, "").await, (json!(["a", "carts", "stock"]), None));
+    assert_eq!(list(&admin, "").await.0, json!(["a", "carts", "stock", "windlass.events"]));
+    assert_eq!(list(&theirs, "").await, (json!([]), None));
+    let (first, next) = list(&ours, "?limit=2").await;
+    assert_eq!(first, json!(["a", "carts"]));
+    let rest = list(&ours, &format!("?limit=2&cursor={}", next.unwrap())).await;
+    assert_eq!(rest, (json!(["stock"]), None));
+    let bad = |query: &str| {
+        let request = server.request(Method::GET, &format!("/records{query}"));
+        read(request.bearer_auth(&ours))
+    };
+    assert_error(bad("?limit=0").await, (400, "INVALID_PAGE_SIZE"));
+    assert_error(bad("?cursor=x").await, (400, "INVALID_CURSOR"));
+    server.stop().await;
+}
+
 async fn kept_versions_are_listed_and_read(kind: Kind) {
     let (store, options) = options_with_keys();
     let server = Server::start_with(kind, options).await;
@@ -390,12 +426,7 @@ async fn reserved_collections_are_for_the_engine(kind: Kind) {
 
 async fn the_limit_of_a_body_follows_the_setting(kind: Kind) {
     // The events that are kept for one key are in one record.
-    let limits = Limits {
-        record_bytes_max: 1_000,
-        key_bytes_max: 250,
-        key_runs_max: 1,
-        ..Limits::default()
-    };
+    let limits = Limits::default().with_record_bytes_max(1_000);
     let engine = EngineOptions { limits, ..EngineOptions::default() };
     // The limit of other bodies does not apply to records.
     let options = Options { body_bytes_max: 500, ..open() };

@@ -1,9 +1,12 @@
 //! Records: expectations, revisions, kept versions, terms, and commits that are sent again.
 
+use std::time::Duration;
+
 use windlass_kernel::{
-    Body, CausalRef, Collection, Commit, CommitError, Conflict, Delivery, ErrorCode, Expect, Keep,
-    Limits, Namespace, OnExisting, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp,
-    RecordPut, RecordVersion, RecordWrite, Terms, Turn, WriteId,
+    Body, CausalRef, Collection, Commit, CommitError, Conflict, DeleteRemovedRecords,
+    DeletedRecords, Delivery, ErrorCode, Expect, Keep, Limits, Namespace, OnExisting, Op, Query,
+    Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
+    Terms, Turn, WriteId,
 };
 
 use crate::world::World;
@@ -410,6 +413,103 @@ pub async fn a_write_sets_a_later_revision(world: World) {
     assert_eq!(found(&world, "c").await, RecordFound::At(9));
     let kept: Vec<_> = versions(&world, "c").await.iter().map(|kept| kept.revision).collect();
     assert_eq!(kept, [9, 4]);
+}
+
+/// The row of a removed record is deleted after its time, unless it has a kept version or exists again.
+pub async fn rows_of_removed_records_are_deleted(world: World) {
+    let own = |id: &str| RecordKey {
+        namespace: Namespace::new("other").unwrap(),
+        collection: Collection::new("windlass.toys").unwrap(),
+        ..record_key(id)
+    };
+    let key_of = |id: &str| if id.starts_with('o') { own(id) } else { record_key(id) };
+    let write = |id: &str, expect: Expect, keep: bool| {
+        let Op::Record(op) = put_op(&world, id, expect, "1", keep) else { unreachable!() };
+        bare(Op::Record(Box::new(RecordOp { key: key_of(id), ..*op })))
+    };
+    let now = world.now().await;
+    let remove = |id: &str| {
+        let write = RecordWrite::Remove { write_id: WriteId(world.key()), at: now };
+        bare(Op::Record(Box::new(RecordOp { key: key_of(id), expect: Expect::At(1), write })))
+    };
+    let ids = ["a", "again", "b", "kept", "lives", "o-1", "o-2"];
+    for id in ids {
+        world.ok(write(id, Expect::Absent, id == "kept")).await;
+        if id != "lives" {
+            world.ok(remove(id)).await;
+        }
+    }
+    world.ok(write("again", Expect::At(2), false)).await;
+    let delete = async |reserved: bool, after: Option<RecordKey>, limit: u32| {
+        let removed_for = Duration::from_secs(3_600);
+        let request = DeleteRemovedRecords { reserved, removed_for, after, limit };
+        world.store.delete_removed_records(request).await.unwrap()
+    };
+    let done = |deleted: u64, left: u64, next: Option<&str>| DeletedRecords {
+        deleted,
+        left,
+        next: next.map(record_key),
+    };
+    for (reserved, left) in [(false, 3), (true, 2)] {
+        assert_eq!(delete(reserved, None, 10).await, done(0, left, None), "too early");
+    }
+    world.advance_ms(3_600_001).await;
+    assert_eq!(delete(true, None, 10).await, done(2, 0, None));
+    // Page by page: "kept" is looked at and stays.
+    let first = delete(false, None, 1).await;
+    assert_eq!(first, done(1, 0, Some("a")));
+    let second = delete(false, first.next, 1).await;
+    assert_eq!(second, done(1, 0, Some("b")));
+    assert_eq!(delete(false, second.next, 1).await, done(0, 1, None));
+    let keys: Vec<_> = ids.into_iter().map(key_of).collect();
+    let rows = world.store.records(keys).await.unwrap();
+    let left: Vec<_> = rows.iter().map(|row| row.as_ref().map(Record::found)).collect();
+    let (at, removed) = (RecordFound::At, RecordFound::Removed);
+    assert_eq!(left, [None, Some(at(3)), None, Some(removed(2)), Some(at(1)), None, None]);
+    // A writer with an old revision still loses, and the record begins anew.
+    let answer = world.commit(write("a", Expect::At(2), false)).await;
+    assert!(matches!(
+        answer,
+        Err(CommitError::Conflict(Conflict::Record { found: RecordFound::Absent, .. }))
+    ));
+    world.ok(write("a", Expect::Absent, true)).await;
+    assert_eq!(get(&world, "a").await.unwrap().revision, 1);
+}
+
+/// Collections are listed by name, page by page, for each namespace by itself.
+pub async fn collections_are_listed(world: World) {
+    let put = |namespace: &str, collection: &str, id: &str| {
+        let Op::Record(op) = put_op(&world, id, Expect::Absent, "1", false) else { unreachable!() };
+        let key = RecordKey {
+            namespace: Namespace::new(namespace).unwrap(),
+            collection: Collection::new(collection).unwrap(),
+            ..op.key.clone()
+        };
+        bare(Op::Record(Box::new(RecordOp { key, ..*op })))
+    };
+    for (namespace, collection, id) in [
+        ("default", "carts", "1"),
+        ("default", "carts", "2"),
+        ("default", "Z", "1"),
+        ("default", "windlass.toys", "1"),
+        ("other", "secrets", "1"),
+    ] {
+        world.ok(put(namespace, collection, id)).await;
+    }
+    let list = async |namespace: &str, after: Option<&str>, limit: u32| {
+        let query = Query::Collections {
+            namespace: Namespace::new(namespace).unwrap(),
+            after: after.map(|name| Collection::new(name).unwrap()),
+            limit,
+        };
+        let rows = world.store.list(query).await.unwrap().collections().unwrap();
+        rows.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(list("default", None, 10).await, ["Z", "carts", "windlass.toys"]);
+    assert_eq!(list("default", None, 2).await, ["Z", "carts"]);
+    assert_eq!(list("default", Some("carts"), 2).await, ["windlass.toys"]);
+    assert_eq!(list("other", None, 10).await, ["secrets"]);
+    assert!(list("nobody", None, 10).await.is_empty());
 }
 
 /// Malformed records are refused with a code, and nothing is written.

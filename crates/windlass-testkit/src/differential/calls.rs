@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use windlass_kernel::{
     Body, Breaker, BreakerPolicy, BreakerRow, ClaimFilter, ClaimOrder, ClaimRequest, Commit,
-    DeleteTrees, Heartbeat, HeldItem, Hold, LimitKey, Namespace, Permit, Rate, RateRow, RouteName,
-    RunKey, SettingName, Store, TaskStat, WorkerInfo, WorkerKey, WorkerStatus,
+    DeleteRemovedRecords, DeleteTrees, Heartbeat, HeldItem, Hold, LimitKey, Namespace, Permit,
+    Rate, RateRow, RouteName, RunKey, SettingName, Store, TaskStat, WorkerInfo, WorkerKey,
+    WorkerStatus,
 };
 
 use super::commit;
@@ -32,6 +33,7 @@ pub(super) enum Call {
     PutSetting(SettingName, Option<Body>),
     TaskStat(Vec<TaskStat>),
     DeleteTrees(DeleteTrees),
+    DeleteRemovedRecords(DeleteRemovedRecords),
     Advance(Duration),
 }
 
@@ -124,6 +126,9 @@ impl Call {
             return Self::DrainWorker(worker);
         }
         let rng = &mut author.beside;
+        if rng.chance(300) {
+            return Self::DeleteRemovedRecords(super::records::deletion(rng));
+        }
         let key = LimitKey::new(["r1", "r2"][rng.below(2) as usize]).unwrap();
         let namespace = Namespace::new(["default", "other"][rng.below(2) as usize]).unwrap();
         if rng.chance(300) {
@@ -184,6 +189,10 @@ impl Call {
             }
             Self::DeleteTrees(request) => {
                 vec![format!("{:?}", store.delete_trees(request.clone()).await.unwrap())]
+            }
+            Self::DeleteRemovedRecords(request) => {
+                let deleted = store.delete_removed_records(request.clone()).await.unwrap();
+                vec![format!("{deleted:?}")]
             }
             Self::Advance(by) => {
                 subject.advance(*by).await;

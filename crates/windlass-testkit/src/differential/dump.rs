@@ -5,9 +5,9 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use windlass_kernel::{
-    BodyKey, BodyOwner, BodyRef, BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState,
-    Loaded, LogLine, Message, Namespace, NamespaceStats, Query, Record, RecordKey, RecordVersion,
-    RunCount, RunKey, Store, Task, TaskStat, TasksQuery, Worker,
+    BodyKey, BodyOwner, BodyRef, BreakerRow, Collection, DeadLetter, Event, Health, HeldItem,
+    LimitState, Loaded, LogLine, Message, Namespace, NamespaceStats, Query, Record, RecordKey,
+    RecordVersion, RunCount, RunKey, Store, Task, TaskStat, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -20,6 +20,7 @@ pub(super) struct Dump {
     letters: Vec<DeadLetter>,
     counts: Vec<RunCount>,
     limits: Vec<LimitState>,
+    collections: Vec<Collection>,
     breakers: Vec<BreakerRow>,
     workers: Vec<Worker>,
     held: Vec<HeldItem>,
@@ -49,6 +50,7 @@ impl Dump {
             logs.extend(store.list(query).await.unwrap().logs().unwrap());
         }
         let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+        let mut collections = Vec::new();
         let mut counts = Vec::new();
         let mut breakers = Vec::new();
         let (mut namespace_stats, mut stats) = (Vec::new(), Vec::new());
@@ -71,6 +73,9 @@ impl Dump {
             counts.extend(store.list(query).await.unwrap().counts().unwrap());
             let query = Query::Breakers { namespace: namespace.clone(), after: None, limit: 1_000 };
             breakers.extend(store.list(query).await.unwrap().breakers().unwrap());
+            let query =
+                Query::Collections { namespace: namespace.clone(), after: None, limit: 1_000 };
+            collections.extend(store.list(query).await.unwrap().collections().unwrap());
             let query = Query::Limits { namespace, after: None, limit: 1_000 };
             limits.extend(store.list(query).await.unwrap().limits().unwrap());
         }
@@ -105,6 +110,7 @@ impl Dump {
             letters,
             counts,
             limits,
+            collections,
             breakers,
             workers,
             held,
@@ -127,6 +133,7 @@ impl Dump {
         same("dead letters", &self.letters, &found.letters, place);
         same("counts by label", &self.counts, &found.counts, place);
         same("limits", &self.limits, &found.limits, place);
+        same("collections", &self.collections, &found.collections, place);
         same("breakers", &self.breakers, &found.breakers, place);
         same("workers", &self.workers, &found.workers, place);
         same("holds", &self.held, &found.held, place);

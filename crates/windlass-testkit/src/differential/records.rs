@@ -1,8 +1,10 @@
 //! Random ops on a few records: most expectations hold.
 
+use std::time::Duration;
+
 use windlass_kernel::{
-    Body, Collection, Expect, Keep, Namespace, Op, RecordFound, RecordId, RecordKey, RecordOp,
-    RecordPut, RecordWrite, Terms, Timestamp, WriteId,
+    Body, Collection, DeleteRemovedRecords, Expect, Keep, Namespace, Op, RecordFound, RecordId,
+    RecordKey, RecordOp, RecordPut, RecordWrite, Terms, Timestamp, WriteId,
 };
 
 use crate::sim::rng::Rng;
@@ -22,12 +24,31 @@ pub(super) async fn ops(rng: &mut Rng, world: &World) -> Vec<Op> {
     ops
 }
 
-async fn op(rng: &mut Rng, world: &World, id: u64) -> Op {
-    let key = RecordKey {
+/// A deletion of removed records. They have the time of the epoch, so all of them are old.
+pub(super) fn deletion(rng: &mut Rng) -> DeleteRemovedRecords {
+    let key = |rng: &mut Rng| {
+        let id = rng.below(5);
+        key(rng, id)
+    };
+    let after = rng.chance(300).then(|| key(rng));
+    DeleteRemovedRecords {
+        reserved: rng.chance(100),
+        removed_for: Duration::from_secs(rng.below(2) * 4_000_000_000),
+        after,
+        limit: rng.range(1, 4) as u32,
+    }
+}
+
+fn key(rng: &mut Rng, id: u64) -> RecordKey {
+    RecordKey {
         namespace: Namespace::new(if rng.chance(300) { "other" } else { "default" }).unwrap(),
         collection: Collection::new("carts").unwrap(),
         id: RecordId::new(format!("r{id}")).unwrap(),
-    };
+    }
+}
+
+async fn op(rng: &mut Rng, world: &World, id: u64) -> Op {
+    let key = key(rng, id);
     let found = world.store.records(vec![key.clone()]).await.unwrap().remove(0);
     let found = found.map_or(RecordFound::Absent, |record| record.found());
     let expect = match (rng.below(10), found) {

@@ -12,11 +12,11 @@ use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
     Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
-    CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Health, Heartbeat,
-    HeldItem, LimitKey, Limits, LoadSteps, Loaded, MemoryStore, Namespace, NamespaceStats,
-    Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey,
-    SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey,
-    WorkflowName,
+    CommitResults, Committed, DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error,
+    ErrorCode, ErrorKind, Health, Heartbeat, HeldItem, LimitKey, Limits, LoadSteps, Loaded,
+    MemoryStore, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey,
+    Renewed, Rows, Run, RunId, RunKey, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
+    Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -706,6 +706,15 @@ impl Store for NodeStore {
             Ok(deleted)
         };
         self.ask("delete_trees", apply, |deleted| format!("{} runs", deleted.runs))
+    }
+
+    fn delete_removed_records(
+        &self,
+        request: DeleteRemovedRecords,
+    ) -> BoxFuture<'_, Result<DeletedRecords, Error>> {
+        let apply =
+            move |network: &Network| network.at_once(network.inner.delete_removed_records(request));
+        self.ask("delete_removed_records", apply, |done| format!("{} records", done.deleted))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

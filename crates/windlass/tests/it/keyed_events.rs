@@ -16,6 +16,7 @@ on_every_store!(
     many_senders_and_waiters_lose_nothing,
     more_waiters_than_one_commit_takes,
     an_event_with_an_id_is_sent_once,
+    an_id_names_another_event_when_the_first_has_expired,
     the_limits_of_a_key_are_named,
     an_expired_event_is_not_delivered,
     waits_that_are_over_are_not_registered,
@@ -131,6 +132,32 @@ async fn an_event_with_an_id_is_sent_once(h: Arc<Harness>) {
     assert_eq!(send(8).await.unwrap_err().code(), ErrorCode::MessageExists);
     assert_eq!(keys(&engine).await[0]["events"].as_array().unwrap().len(), 1);
     assert_eq!(tracker(&engine).start(()).await.unwrap().result().await.unwrap(), 7);
+}
+
+async fn track_twice(ctx: Ctx, (): ()) -> Result<u32> {
+    let first: u32 = ctx.event("one", TYPE).key(KEY).await?;
+    let second: u32 = ctx.event("two", TYPE).key(KEY).await?;
+    Ok(first * 10 + second)
+}
+
+async fn an_id_names_another_event_when_the_first_has_expired(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let run = engine.workflow("twice", track_twice).unwrap().start(()).await.unwrap();
+    until_registered(&engine, 1).await;
+    engine.send_by_key(TYPE, KEY, &3).id("scan-1").ttl("1 s").await.unwrap();
+    until("the event has expired", async || {
+        keys(&engine).await.iter().all(|key| key["events"].as_array().unwrap().is_empty())
+    })
+    .await;
+    until_registered(&engine, 1).await;
+    let sent = engine.send_by_key(TYPE, KEY, &4).id("scan-1").await.unwrap();
+    assert_eq!((sent.delivered, sent.repeated), (1, false));
+    let messages = async || {
+        let query = Query::Messages { run_key: run.run_key(), after: 0, limit: 10 };
+        engine.admin().store().list(query).await.unwrap().messages().unwrap().len()
+    };
+    until("the run has both events", async || messages().await == 2).await;
+    assert_eq!(run.result().await.unwrap(), 34);
 }
 
 async fn the_limits_of_a_key_are_named(h: Arc<Harness>) {

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use windlass::admin::Options;
-use windlass::kernel::{Body, BoxFuture, RetryLimit, RetryPolicy};
+use windlass::kernel::{
+    Body, BoxFuture, Collection, Namespace, RecordFound, RecordId, RecordKey, RetryLimit,
+    RetryPolicy,
+};
 use windlass::model::{TaskHandler, TaskResult};
 use windlass::{
     Ctx, Engine, Receipt, ReceiptOutcome, Result, RunHandle, StepTx, TaskContext, TaskFailure,
@@ -17,6 +20,7 @@ on_every_store!(
     an_effect_leaves_a_receipt_if_it_asks_for_one,
     a_dead_effect_leaves_a_receipt_that_a_requeue_updates,
     receipts_are_deleted_some_time_after_the_end_of_the_run,
+    rows_of_removed_records_are_deleted_some_time_later,
 );
 
 /// Delivers mail while it is on.
@@ -98,4 +102,50 @@ async fn receipts_are_deleted_some_time_after_the_end_of_the_run(h: Arc<Harness>
         engine.receipts(run.run_key(), None, 10).await.unwrap().is_empty()
     })
     .await;
+}
+
+// The engine removes its own records without a caller, so it also deletes their rows without a policy.
+async fn rows_of_removed_records_are_deleted_some_time_later(h: Arc<Harness>) {
+    let second = Duration::from_secs(1);
+    let engine = h
+        .engine_with(|options| Options {
+            receipt_retention: second,
+            removed_record_retention: second,
+            sweep_every: second,
+            ..options
+        })
+        .await;
+    let carts = engine.records::<u32>("carts");
+    carts.put("c-7", &1).expect_absent().send().await.unwrap();
+    assert_eq!(carts.remove("c-7", 1).await.unwrap(), 2);
+    let (run, _) = enqueue(&engine, true).await;
+    let receipt = receipt(&engine, &run, ReceiptOutcome::Delivered).await;
+    let row = async |collection: &str, id: &str| {
+        let key = RecordKey {
+            namespace: Namespace::default_namespace(),
+            collection: Collection::new(collection).unwrap(),
+            id: RecordId::new(id).unwrap(),
+        };
+        engine.admin().store().records(vec![key]).await.unwrap().remove(0)
+    };
+    let task_id = receipt.task_id.to_string();
+    assert!(row("windlass.receipts", &task_id).await.is_some());
+    until("the row of the receipt is deleted", async || {
+        row("windlass.receipts", &task_id).await.is_none()
+    })
+    .await;
+    // Revisions of applications never repeat by default.
+    let cart = row("carts", "c-7").await.map(|record| record.found());
+    assert_eq!(cart, Some(RecordFound::Removed(2)));
+    let options = Options {
+        shared: true,
+        removed_record_retention_of_applications: Some(second),
+        sweep_every: second,
+        ..Options::default()
+    };
+    let store = Arc::clone(engine.admin().store());
+    let beside = windlass::Builder::from(options).start(store).await.unwrap();
+    until("the row of the cart is deleted", async || row("carts", "c-7").await.is_none()).await;
+    assert_eq!(carts.put("c-7", &2).expect_absent().send().await.unwrap(), 1);
+    beside.stop("1 minute").await.unwrap();
 }

@@ -178,6 +178,14 @@ async fn a_relay_writes_a_record_with_its_outcome(h: Arc<Harness>) {
     assert_eq!(reports.get("r").await.unwrap().unwrap().value, "edited, sent");
 }
 
+async fn steal(ctx: Ctx, _: String) -> Result<String> {
+    let write = async |tx: StepTx| {
+        let change = RecordChange::put_own("windlass.keys", "k", "v", Expect::Absent)?;
+        Ok(tx.record(change).unwrap_err().code().to_string())
+    };
+    Ok(ctx.step_tx("steal", write).await?)
+}
+
 async fn bad_changes_are_refused_before_anything_is_written(h: Arc<Harness>) {
     let engine = h.engine().await;
     let orders = engine.workflow("order", echo).unwrap();
@@ -195,6 +203,13 @@ async fn bad_changes_are_refused_before_anything_is_written(h: Arc<Harness>) {
         let error = start.await.unwrap_err();
         assert_eq!(error.code(), code, "{error}");
     }
+    // Also a change that was made for the engine.
+    let own = || RecordChange::put_own("windlass.keys", "k", "v", Expect::Absent).unwrap();
+    let error = start().record(own()).await.unwrap_err();
+    assert_eq!(error.code(), "COLLECTION_RESERVED", "{error}");
+    let thief = engine.workflow("thief", steal).unwrap();
+    let run = thief.start("a".into()).id("thief").await.unwrap();
+    assert_eq!(run.result().await.unwrap(), "COLLECTION_RESERVED");
     let mut many = start();
     for n in 0..65 {
         many = many.put_record("carts", format!("c-{n}"), "v", Expect::Absent);

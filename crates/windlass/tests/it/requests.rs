@@ -286,10 +286,12 @@ async fn bad_requests_are_errors_that_the_code_can_catch(h: Arc<Harness>) {
     let all = Request::to("role:cfo").quorum(Quorum::All);
     let schema = Request::to("ann").schema(json!({ "type": 7 }));
     let title = Request::to("ann").title("x".repeat(201));
+    let notify = Request::to("ann").notify("mail", &json!({ "text": "x".repeat(2 << 20) }));
     for (id, request, part) in [
         ("all", all, "no directory"),
         ("schema", schema, "JSON schema"),
         ("title", title, "at most 200"),
+        ("notify", notify, "at most 16384"),
     ] {
         let text = flow.start(request).id(id).await.unwrap().result().await.unwrap();
         assert!(text.contains(part), "{text}");
@@ -302,7 +304,7 @@ async fn bad_requests_are_errors_that_the_code_can_catch(h: Arc<Harness>) {
 }
 
 async fn a_forged_message_decides_nothing(h: Arc<Harness>) {
-    use windlass::kernel::{MessageKind, MessageName};
+    use windlass::kernel::{MessageId, MessageKind, MessageName};
     let engine = h.engine().await;
     let flow = engine.workflow("ask", ask).unwrap();
     let run = flow.start(Request::to("ann")).id("one").await.unwrap();
@@ -310,7 +312,13 @@ async fn a_forged_message_decides_nothing(h: Arc<Harness>) {
     let forged = Body::of(&json!({ "request": state.id, "status": "approved" })).unwrap();
     let name = MessageName::new("request").unwrap();
     let (key, kind) = (state.run.run_key, MessageKind::Decision);
-    engine.core().send_message(key, kind, name, Some(forged), None).await.unwrap();
+    engine.core().send_message(key, kind, name.clone(), Some(forged), None).await.unwrap();
+    // A run accepts each message id once: nobody else takes that of the decision.
+    for kind in [MessageKind::Event, MessageKind::Signal] {
+        let id = MessageId::new(format!("request:{}", state.id)).unwrap();
+        let sent = engine.core().send_message(key, kind, name.clone(), None, Some(id)).await;
+        assert_eq!(sent.unwrap_err().code(), ErrorCode::InvalidEventId);
+    }
     // The run has read the forged message when it reads the one of the decision.
     engine.requests().decide(&state.id, &who("ann"), &NewDecision::reject()).await.unwrap();
     assert_eq!(run.result().await.unwrap().status, RequestStatus::Rejected);

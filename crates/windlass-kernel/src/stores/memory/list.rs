@@ -181,6 +181,9 @@ impl State {
                 let rows = self.list_records(namespace, collection, term.as_ref(), after.as_ref());
                 Rows::Records(rows.take(limit).cloned().collect())
             }
+            Query::Collections { namespace, after, .. } => {
+                Rows::Collections(self.collections(namespace, after.as_ref(), limit))
+            }
             Query::AllRecords { after, .. } => {
                 Rows::Records(self.all_records(after.as_ref()).take(limit).cloned().collect())
             }
