@@ -1,49 +1,42 @@
 //! The engine: the handle that hosts and models use. Each method delegates to a component.
 
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
 use windlass_kernel::{
     Actor, Body, BreakerRow, DeadLetter, Delivery, EFFECT, Error, ErrorCode, ErrorKind, LimitKey,
     MessageId, MessageKind, MessageName, ModelName, Namespace, Query, QueueName, Rate, RateRow,
     RetryPolicy, Route, RouteName, Run, RunId, RunKey, Store, Task, TaskId, Timestamp, Worker,
-    WorkerKey, WorkerStatus, WorkflowName,
+    WorkerKey, WorkflowName,
 };
 
 use crate::callees::Callees;
-use crate::changes::{ChangeFeed, Changes};
-use crate::claim;
+use crate::changes::Changes;
 use crate::clock::Clock;
-use crate::core::{Core, after_write};
+use crate::core::after_write;
 use crate::dead_letters::Requeued;
 use crate::description::ModelDescription;
-use crate::env::{Env, new_uuid};
+use crate::env::Env;
 use crate::keyed::{EventAddress, SendByKey};
-use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::options::Options;
 use crate::parts::Parts;
-use crate::pressure;
 use crate::rates;
 use crate::receipts::Receipt;
 use crate::records::Records;
 use crate::registry::Serving;
 use crate::requests::Requests;
 use crate::results::{Ended, EndsWatch};
-use crate::retention::{self, Retention, Swept};
+use crate::retention::{Retention, Swept};
 use crate::schedules::{self, Schedule, ScheduleState, SchedulesPage};
-use crate::signals::Signals;
 use crate::start::{StartRun, Started};
+use crate::startup::{self, Life};
 use crate::tasks::{TaskBody, TaskHandler, effects_queue};
 use crate::templates::Template;
 use crate::tick::{self, Tick, Ticked};
-use crate::wakeups::WakeupHandler;
 use crate::why::{Blocked, Explanation};
 
 /// A running engine. Cheap to clone. Dropping the last clone stops the engine without waiting.
@@ -81,20 +74,6 @@ pub struct EngineParts {
     pub store: Arc<dyn Store>,
 }
 
-/// Stops the engine when the last handle is dropped.
-struct Life {
-    core: Arc<Core>,
-    signals: Arc<Signals>,
-    _wakeups: Arc<WakeupHandler>,
-}
-
-impl Drop for Life {
-    fn drop(&mut self) {
-        self.core.lifecycle.advance(Phase::Stopped);
-        self.signals.everything();
-    }
-}
-
 impl Engine {
     /// Starts an engine on a store.
     pub async fn start(
@@ -102,65 +81,8 @@ impl Engine {
         env: Arc<dyn Env>,
         options: Options,
     ) -> Result<Self, Error> {
-        options.validate()?;
-        if let Some(limits) = store.limits() {
-            options.limits.check_store(limits)?;
-        }
-        options.backpressure.as_ref().map_or(Ok(()), |config| config.validate(&*env))?;
-        let now = store.now().await?;
-        let core = Arc::new(Core {
-            clock: Clock::new(Arc::clone(&env), now),
-            worker: WorkerKey(new_uuid(&*env, now)),
-            store,
-            env,
-            options,
-            metrics: Arc::default(),
-            changes: ChangeFeed::default(),
-            lifecycle: Lifecycle::default(),
-            unknown_holds: AtomicBool::new(false),
-            record_removed: Notify::new(),
-        });
-        let missed = Arc::new(Notify::new());
-        let parts = Arc::new(Parts::new(Arc::clone(&core)));
-        let renewed = parts.shutdown.row.renew(WorkerStatus::Active).await?;
-        core.clock.learn(renewed.now);
-        let wakeups = Arc::new(parts.wakeup_handler(Arc::clone(&missed)));
-        let weak = Arc::downgrade(&wakeups);
-        core.store.listen(Arc::new(move |wakeup| {
-            let Some(wakeups) = weak.upgrade() else { return };
-            // A panic must not end the thread of the store that listens.
-            if catch_unwind(AssertUnwindSafe(|| wakeups.handle(&wakeup))).is_err() {
-                wakeups.core.metrics.service_panics.add(1);
-                tracing::error!(
-                    ?wakeup,
-                    "the handler of a wake-up panicked; the next scan finds it"
-                );
-            }
-        }));
-        if core.options.background {
-            let claimer = Arc::clone(&parts.claimer);
-            core.spawn_service("claimer", move || claim::serve(Arc::clone(&claimer)));
-            // A store that fails here fails the claims too; the sweeper then looks for itself.
-            let sweeper = Arc::clone(&parts.operations.sweeper);
-            let has_work = sweeper.has_work().await.unwrap_or(true);
-            let sweep = move || retention::serve(Arc::clone(&sweeper), has_work);
-            core.spawn_service("sweeper", sweep);
-        }
-        if core.options.backpressure.is_some() {
-            let row = Arc::clone(&parts.shutdown.row);
-            core.spawn_service("pressure", move || pressure::serve(Arc::clone(&row)));
-        }
-        if core.options.shared {
-            let lease = Arc::new(parts.lease(missed));
-            core.spawn_service("lease", move || Arc::clone(&lease).serve());
-            if core.options.background {
-                let holdings = Arc::clone(&parts.claimer.holdings);
-                core.spawn_service("holdings", move || Arc::clone(&holdings).serve());
-            }
-        }
-        let signals = Arc::clone(&parts.claimer.signals);
-        let namespace = core.options.namespace.clone();
-        let life = Arc::new(Life { core, signals, _wakeups: wakeups });
+        let namespace = options.namespace.clone();
+        let (parts, life) = startup::start(store, env, options).await?;
         let engine = Self { parts, namespace, _life: life };
         schedules::register(&engine)?;
         Ok(engine)

@@ -62,6 +62,7 @@ mod settle;
 mod shutdown;
 mod signals;
 mod start;
+mod startup;
 mod task_stats;
 mod tasks;
 pub mod telemetry;
