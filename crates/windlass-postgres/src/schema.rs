@@ -184,8 +184,7 @@ async fn migrate(client: &mut Client, shared: &Shared) -> Result<(), Error> {
     if version(client, shared).await? == Some(VERSION) {
         return Ok(());
     }
-    let create = shared.sql("CREATE SCHEMA IF NOT EXISTS @schema@");
-    client.batch_execute(&create).await.map_err(failed)?;
+    create_schema(client, shared).await?;
     let literal = format!("'{}'", shared.options.schema);
     let mut migrations = Vec::with_capacity(MIGRATIONS.len());
     for (name, text) in MIGRATIONS {
@@ -202,6 +201,16 @@ async fn migrate(client: &mut Client, shared: &Shared) -> Result<(), Error> {
         let message = format!("cannot migrate the schema: {error}");
         Error::new(ErrorKind::Closed, ErrorCode::StoreMigration, message).with_source(error)
     })?;
+    Ok(())
+}
+
+// `IF NOT EXISTS` would need the right to create schemas even if the schema is there.
+async fn create_schema(client: &Client, shared: &Shared) -> Result<(), Error> {
+    let exists = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)";
+    let row = client.query_one(exists, &[&shared.options.schema]).await.map_err(call_error)?;
+    if !row.get::<_, bool>(0) {
+        client.batch_execute(&shared.sql("CREATE SCHEMA @schema@")).await.map_err(failed)?;
+    }
     Ok(())
 }
 

@@ -2,7 +2,10 @@
 
 use tokio_postgres::Client;
 
-use crate::support::{Schema, connect, options};
+use windlass_kernel::{Namespace, Query, RunsQuery, Store};
+use windlass_postgres::PostgresStore;
+
+use crate::support::{Schema, connect, dsn, options};
 
 const RUNS: &str = "INSERT INTO runs (run_key, namespace, workflow, model, id, generation, status, input, \
     input_encoding, input_hash, head, next_ordinal, cursor, root, queue, created_at, updated_at, priority, \
@@ -108,4 +111,33 @@ async fn nobody_empties_or_changes_what_is_kept() {
     refused(&owner, "UPDATE events SET payload = 'x'").await;
     assert_eq!(count(&owner, "record_versions").await, 2);
     drop(store);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_has_a_role_that_owns_nothing_but_its_schema() {
+    let schema = Schema::new();
+    let owner = connect().await;
+    let (engine, app) = (format!("{}_engine", schema.name), format!("{}_app", schema.name));
+    owner
+        .batch_execute(&format!(
+            "CREATE ROLE {engine}; CREATE ROLE {app}; CREATE SCHEMA {} AUTHORIZATION {engine}",
+            schema.name
+        ))
+        .await
+        .unwrap();
+    // Sessions have the role from their beginning, as if it had logged in.
+    let dsn = dsn();
+    let separator = if dsn.contains('?') { '&' } else { '?' };
+    let dsn = format!("{dsn}{separator}options=-crole%3D{engine}");
+    let store = PostgresStore::open(&dsn, options(&schema.name)).await.expect("open failed");
+    owner.batch_execute(&format!("SET search_path TO {}; {RUNS}", schema.name)).await.unwrap();
+    let query = Query::Runs(RunsQuery::all(Namespace::new("a").unwrap(), 10));
+    assert_eq!(store.list(query).await.unwrap().runs().unwrap().len(), 1);
+    let application = connect().await;
+    application.batch_execute(&format!("SET ROLE {app}")).await.unwrap();
+    refused(&application, &format!("SELECT count(*) FROM {}.runs", schema.name)).await;
+    refused(&application, &format!("DELETE FROM {}.runs", schema.name)).await;
+    drop(store);
+    let clean = format!("DROP OWNED BY {engine} CASCADE; DROP ROLE {engine}; DROP ROLE {app}");
+    owner.batch_execute(&clean).await.unwrap();
 }

@@ -1,17 +1,26 @@
-//! A model that panics where nobody guards it: its run is blocked, and its worker goes on.
+//! Panics where nobody guards: a run whose model panics is blocked, a loop of the engine starts again, and the
+//! worker goes on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use windlass::Ctx;
 use windlass::admin::Options;
-use windlass::kernel::{Body, BoxFuture, End, Error, ModelName, WorkflowName};
+use windlass::kernel::{
+    Body, BoxFuture, Commit, CommitResults, End, Error, ModelName, Store, WorkflowName,
+};
 use windlass_engine::events::WORKFLOW_COMPLETED;
 use windlass_engine::{Model, ModelDescription, Opened, Program, StartRun, Turn, TurnError};
+use windlass_testkit::gate::{Gate, GatedStore, Pass};
 
 use crate::harness::{Counts, Harness, on_every_store, until};
 
-on_every_store!(a_turn_that_panics_is_given_back_and_blocked);
+on_every_store!(
+    a_turn_that_panics_is_given_back_and_blocked,
+    a_loop_of_the_engine_that_panics_is_started_again,
+);
 
 /// Panics in its first turns, and then ends its runs.
 struct Careless(Arc<Counts>);
@@ -79,5 +88,44 @@ async fn a_turn_that_panics_is_given_back_and_blocked(h: Arc<Harness>) {
     for (reason, expect) in blocked.iter().zip(expect) {
         assert!(!reason.contains(expect) && reason.contains("WORKFLOW_PANICKED"), "{reason}");
         assert!(logged.iter().any(|line| line.contains(expect)), "{logged:?}");
+    }
+}
+
+/// A store whose next calls panic.
+struct Panicking(Arc<AtomicU32>);
+
+impl Gate for Panicking {
+    fn pass(&self) -> Pass {
+        let one_less = |left: u32| left.checked_sub(1);
+        let panics = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok();
+        assert!(!panics, "the store");
+        Pass::Through
+    }
+
+    fn commit<'a>(
+        &'a self,
+        inner: &'a dyn Store,
+        commits: Vec<Commit>,
+    ) -> BoxFuture<'a, CommitResults> {
+        inner.commit(commits)
+    }
+}
+
+async fn a_loop_of_the_engine_that_panics_is_started_again(h: Arc<Harness>) {
+    let left = Arc::new(AtomicU32::new(0));
+    let gate = Panicking(Arc::clone(&left));
+    let (engine, _beside) =
+        h.engine_behind(|store| Arc::new(GatedStore::with_gate(store, gate))).await;
+    let hellos = engine.workflow("hello", async |_: Ctx, name: String| Ok(name)).unwrap();
+    let restarted = || engine.admin().metrics().service_panics.get();
+    for panics in 1..=3 {
+        // Nothing else asks the store while no run is there: the loops of the engine do.
+        left.store(1, Ordering::Release);
+        until("a loop has panicked", || async {
+            engine.core().wake();
+            restarted() == panics
+        })
+        .await;
+        assert_eq!(hellos.start("Ann".into()).await.unwrap().result().await.unwrap(), "Ann");
     }
 }
