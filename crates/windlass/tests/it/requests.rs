@@ -286,7 +286,7 @@ async fn bad_requests_are_errors_that_the_code_can_catch(h: Arc<Harness>) {
     let all = Request::to("role:cfo").quorum(Quorum::All);
     let schema = Request::to("ann").schema(json!({ "type": 7 }));
     let title = Request::to("ann").title("x".repeat(201));
-    let notify = Request::to("ann").notify("mail", &json!({ "text": "x".repeat(2 << 20) }));
+    let notify = Request::to("ann").notify("mail", &json!({ "text": "x".repeat(20 << 10) }));
     for (id, request, part) in [
         ("all", all, "no directory"),
         ("schema", schema, "JSON schema"),
