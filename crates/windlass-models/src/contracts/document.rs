@@ -73,6 +73,23 @@ pub struct Person {
 }
 
 impl DocumentRow {
+    /// Everybody who wrote the content or asked for it. Nobody of them approves a document that is made from
+    /// it.
+    pub(crate) fn authors(&self) -> BTreeSet<String> {
+        let requester = std::iter::once(&self.requester);
+        self.editors.iter().chain(requester).cloned().collect()
+    }
+
+    /// Whether a person may not approve the content.
+    pub(crate) fn excludes(&self, person: &str) -> bool {
+        self.editors.contains(person) || self.requester == person
+    }
+
+    /// Whether a caller has changed the content materially since the document entered its state.
+    pub(crate) fn has_drifted(&self) -> bool {
+        self.state_version > 0 && self.drift_version > self.state_version
+    }
+
     /// Whether this run, or one that has not committed yet, is the last that worked on the document.
     pub(crate) fn is_last_run(&self, run: RunKey) -> bool {
         self.run.is_none_or(|last| last == run)

@@ -412,6 +412,7 @@ impl Worker<'_> {
                 may_change_document,
                 ..
             } => {
+                let authors = self.work.row.authors();
                 let call = ActionCall {
                     action_type: &action_type,
                     entity_type: &self.work.row.entity_type,
@@ -421,6 +422,7 @@ impl Worker<'_> {
                     payload: &payload,
                     run_as,
                     actor: &self.person,
+                    authors: &authors,
                     idempotency_key: &key,
                 };
                 let outcome = self.program.shared.actions.call(&call).map_err(|reason| {

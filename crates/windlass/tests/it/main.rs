@@ -21,6 +21,7 @@ mod children;
 mod contracts;
 mod contracts_crashes;
 mod contracts_nodes;
+mod contracts_people;
 mod contracts_races;
 mod control;
 mod crashes;
