@@ -209,7 +209,7 @@ impl DocumentProgram {
                 return by(Input::Timer { key: step.key.clone() });
             }
             let (approval, _) = view.approvals.get(&step.key)?;
-            let asked = approval.counted(&row.editors);
+            let asked = approval.counted(row);
             let decisions: BTreeMap<String, Verdict> = approval
                 .decisions
                 .iter()

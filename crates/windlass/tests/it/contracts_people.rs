@@ -15,6 +15,7 @@ use crate::harness::{Harness, on_every_store, until};
 on_every_store!(
     case_35_authors_of_a_document_do_not_approve_what_an_action_makes_of_it,
     case_35_editors_do_not_approve_an_amendment,
+    case_35_a_delegation_ends_when_its_giver_edits,
 );
 
 fn people(request: &Approval) -> Vec<&str> {
@@ -82,4 +83,37 @@ async fn case_35_editors_do_not_approve_an_amendment(h: Arc<Harness>) {
     refused(approve(&contracts, &request, "rita").await, ErrorCode::ApprovalRefused);
     approve(&contracts, &request, "fred").await.unwrap();
     until_state(&contracts, "a2", "active").await;
+}
+
+async fn case_35_a_delegation_ends_when_its_giver_edits(h: Arc<Harness>) {
+    let (_engine, contracts) = opened(&h).await;
+    let mut both = role("finance_manager");
+    both["quorum"] = json!({"kind": "count", "count": 2});
+    publish(&contracts, json!({SLOT: {"nodes": [node("review", "approval", both)]}})).await;
+    // An edit of an immaterial field keeps the request open, and its writer is an editor.
+    let note = |id: &'static str| {
+        let contracts = contracts.clone();
+        async move {
+            let mut noted = invoice(10);
+            noted["note"] = json!("see the order");
+            contracts.edit(TYPE, id, 1, &noted, &person("fred"), None).await.unwrap();
+        }
+    };
+    submitted(&contracts, "b", 10).await;
+    let request = open_request(&contracts, "b", 1).await;
+    contracts.delegate_approval(&request.id, "max", &person("fred")).await.unwrap();
+    note("b").await;
+    refused(approve(&contracts, &request, "max").await, ErrorCode::ApprovalRefused);
+    // A decision from before the edit does not count: with fay alone the quorum cannot be reached.
+    submitted(&contracts, "c", 10).await;
+    let request = open_request(&contracts, "c", 1).await;
+    contracts.delegate_approval(&request.id, "max", &person("fred")).await.unwrap();
+    approve(&contracts, &request, "max").await.unwrap();
+    note("c").await;
+    approve(&contracts, &request, "fay").await.unwrap();
+    until("the run has counted", || async {
+        document(&contracts, "c").await.row.state != "submitted"
+    })
+    .await;
+    assert_eq!(document(&contracts, "c").await.row.state, "draft");
 }
