@@ -37,7 +37,7 @@ pub struct DocumentRow {
     pub envelope_version: u32,
     /// The hash of the artefact that the document is pinned to.
     pub artefact: Sha256Digest,
-    /// The person who created the document or asked for its last transition.
+    /// The person who created the document or called the last action that the run carried out.
     pub requester: String,
     /// Everybody who has changed the content. None of them approves it.
     pub editors: BTreeSet<String>,

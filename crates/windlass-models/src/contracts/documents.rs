@@ -433,7 +433,6 @@ impl Contracts {
                     return Err(refused(ErrorCode::DocumentActionClosed, message));
                 }
                 let at = self.engine.clock().now();
-                row.requester.clone_from(&person.id);
                 row.pending.push(PendingAction { gate: (*gate).to_owned(), by: person, at });
                 row.note.what = format!("action {gate}");
             }

@@ -321,7 +321,13 @@ impl Worker<'_> {
         let mut ignored = None;
         let mut first = true;
         while let Some(input) = self.queue.pop_front() {
+            // The steps of the turn see the person as the requester, unless the run ignores the action.
+            let requester = matches!(input, Input::Action { .. })
+                .then(|| std::mem::replace(&mut self.work.row.requester, self.person.id.clone()));
             let mut decision = self.decide(&input)?;
+            if let Some(before) = requester.filter(|_| decision.ignored.is_some()) {
+                self.work.row.requester = before;
+            }
             if input == Input::DocumentChanged {
                 self.note_changes(&mut decision.steps).await?;
             }

@@ -16,6 +16,7 @@ on_every_store!(
     case_35_authors_of_a_document_do_not_approve_what_an_action_makes_of_it,
     case_35_editors_do_not_approve_an_amendment,
     case_35_a_delegation_ends_when_its_giver_edits,
+    case_35_an_ignored_action_does_not_replace_the_requester,
 );
 
 fn people(request: &Approval) -> Vec<&str> {
@@ -116,4 +117,34 @@ async fn case_35_a_delegation_ends_when_its_giver_edits(h: Arc<Harness>) {
     })
     .await;
     assert_eq!(document(&contracts, "c").await.row.state, "draft");
+}
+
+async fn case_35_an_ignored_action_does_not_replace_the_requester(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let contracts = Contracts::builder().open(&engine).await.unwrap();
+    let mut without_cancel = contract();
+    without_cancel.transitions.retain(|one| (&*one.from, &*one.gate) != ("submitted", "cancel"));
+    contracts.publish_type(&without_cancel, &person("olga")).await.unwrap();
+    contracts.put_directory(&directory()).await.unwrap();
+    contracts.create(TYPE, "d", &invoice(10), &person("rita")).await.unwrap();
+    until_run(&contracts, "d", RunStatus::Waiting).await;
+    // Both actions are called before the run carries out the first one, which closes the gate of the second.
+    engine.core().shutdown(std::time::Duration::from_secs(5)).await.unwrap();
+    contracts.act(TYPE, "d", "submit", &person("fay"), None).await.unwrap();
+    contracts.act(TYPE, "d", "cancel", &person("bob"), None).await.unwrap();
+    assert_eq!(document(&contracts, "d").await.row.pending.len(), 2);
+    h.stop(&engine).await;
+    let engine = h.engine().await;
+    let contracts = Contracts::builder().open(&engine).await.unwrap();
+    let request = open_request(&contracts, "d", 1).await;
+    until("both actions are settled", || async {
+        document(&contracts, "d").await.row.pending.is_empty()
+    })
+    .await;
+    let row = document(&contracts, "d").await.row;
+    assert_eq!((&*row.state, &*row.requester), ("submitted", "fay"));
+    assert_eq!(people(&request), ["fred"]);
+    refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalRefused);
+    approve(&contracts, &request, "fred").await.unwrap();
+    until_state(&contracts, "d", "active").await;
 }
