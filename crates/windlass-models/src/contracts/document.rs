@@ -27,6 +27,9 @@ pub struct DocumentRow {
     pub digest: Sha256Digest,
     /// The lifecycle state.
     pub state: String,
+    /// The version that the content had when the document entered the state; 0 if it is not known.
+    #[serde(default)]
+    pub state_version: u64,
     /// The edits that callers may make.
     pub edit_window: EditWindow,
     /// The version of the last change that was not limited to immaterial fields.

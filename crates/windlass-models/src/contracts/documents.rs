@@ -117,6 +117,7 @@ impl Contracts {
             content: content.clone(),
             digest: digest_of(content)?,
             state: contract.contract.initial.clone(),
+            state_version: 1,
             edit_window: initial_window(&contract.contract),
             material_version: 1,
             drift_version: 1,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass_contracts::tokens::{Input, State, Status, StepStatus as RowStatus, Verdict};
+use windlass_contracts::tokens::{Input, State, Status, StepStatus as RowStatus, Verdict, restart};
 use windlass_contracts::types::{CompiledWorkflow, NodeType};
 use windlass_engine::{Program, Turn, TurnError, conflict_delay};
 use windlass_kernel::{
@@ -183,8 +183,7 @@ impl DocumentProgram {
         let (state, row) = (&self.snapshot.state, &view.document.row);
         let by = |input| Some(Next::Take(input, row.actor.clone()));
         match state.status {
-            Status::New if row.state == view.contract.contract.initial => return by(Input::Start),
-            Status::New => return by(Input::StartAt { state: row.state.clone() }),
+            Status::New => return by(restart(&view.artefact, &row.state, row.has_drifted())),
             _ if self.snapshot.run != Some(turn.run.run_key) => return Some(Next::CarryOver),
             Status::Failed => return by(Input::Retry),
             Status::Running | Status::Completed => {}

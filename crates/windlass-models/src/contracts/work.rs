@@ -252,6 +252,14 @@ impl Work {
             self.row.note.when = now;
             self.row.note.why = None;
         }
+        let entered = self
+            .rows
+            .values()
+            .rev()
+            .find(|row| row.node_type == NodeType::State && row.status == RowStatus::Completed);
+        if let Some(entered) = entered {
+            self.row.state_version = entered.version;
+        }
         self.row.edit_window = self.state.edit_window(artefact);
         self.row.gates = match self.state.status {
             Status::Running => self.open_gates(view),

@@ -23,6 +23,7 @@ mod contracts_crashes;
 mod contracts_nodes;
 mod contracts_people;
 mod contracts_races;
+mod contracts_restarts;
 mod control;
 mod crashes;
 mod delayed_start;
