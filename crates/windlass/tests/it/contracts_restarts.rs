@@ -17,6 +17,7 @@ use crate::contracts::{
 use crate::harness::{Harness, on_every_store, until};
 
 on_every_store!(
+    case_29_running_documents_outlive_their_compiler,
     case_36_a_restart_amends_what_was_edited_behind_a_gate,
     case_36_a_restart_begins_anew_where_nothing_amends,
 );
@@ -94,4 +95,35 @@ async fn case_36_a_restart_begins_anew_where_nothing_amends(h: Arc<Harness>) {
     let (_engine, contracts) = edited_and_restarted(&h, "fail").await;
     assert_eq!(document(&contracts, "a").await.row.state, "draft");
     approved_again(&contracts).await;
+}
+
+async fn case_29_running_documents_outlive_their_compiler(h: Arc<Harness>) {
+    let (engine, contracts) = opened(&h).await;
+    submitted(&contracts, "b", 10).await;
+    let request = open_request(&contracts, "b", 1).await;
+    // The artefact of the document as the earlier compiler made it.
+    let artefact = contracts.workflow(TYPE).await.unwrap();
+    let mut earlier = serde_json::to_value(&*artefact).unwrap();
+    let fields = earlier.as_object_mut().unwrap();
+    fields.remove("hash");
+    assert_eq!(fields["compilerVersion"], COMPILER_VERSION);
+    assert_ne!(READABLE_VERSIONS[0], COMPILER_VERSION);
+    fields.insert("compilerVersion".to_owned(), json!(READABLE_VERSIONS[0]));
+    let hash = Sha256Digest::of(&windlass::kernel::canonical::to_canonical(&earlier).unwrap());
+    earlier["hash"] = json!(hash);
+    assert_ne!(hash, artefact.hash);
+    let body = Body::of(&earlier).unwrap();
+    overwrite(&engine, "windlass.artefacts", &hash.to_string(), body).await;
+    let mut row = document(&contracts, "b").await.row;
+    row.artefact = hash;
+    let body = Body::of(&row).unwrap();
+    overwrite(&engine, "windlass.documents", "invoice/b", body).await;
+    contracts.evict();
+    engine.core().evict_all();
+    approve(&contracts, &request, "fay").await.unwrap();
+    until_state(&contracts, "b", "active").await;
+    assert_eq!(document(&contracts, "b").await.row.artefact, hash);
+    // A new document has the artefact of this compiler.
+    submitted(&contracts, "c", 10).await;
+    assert_eq!(document(&contracts, "c").await.row.artefact, artefact.hash);
 }
