@@ -23,6 +23,7 @@ mod program;
 mod rows;
 mod shared;
 mod waits;
+mod withdrawals;
 mod work;
 
 pub use actions::{Action, ActionCall, ActionOutcome, DOCUMENT_UPDATE};

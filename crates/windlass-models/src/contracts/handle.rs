@@ -17,6 +17,7 @@ use super::others::Others;
 use super::policy::{AllowAll, Policy};
 use super::program::DocumentProgram;
 use super::shared::Shared;
+use super::withdrawals::{self, Withdrawals};
 
 /// How often a process that shares its store looks for new document types.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
@@ -316,6 +317,7 @@ impl ContractsBuilder {
             contracts.serve(&head.entity_type)?;
         }
         Others::serve(engine, &contracts.shared)?;
+        Withdrawals::serve(engine, &contracts.shared)?;
         if engine.options().shared {
             contracts.reload_types();
         }
@@ -392,6 +394,7 @@ impl Model for DocumentModel {
             );
             return Err(Error::new(ErrorKind::Refused, ErrorCode::DocumentNotFound, message));
         }
+        start.on_end = Some(withdrawals::on_end()?);
         Ok(())
     }
 

@@ -349,6 +349,8 @@ impl DocumentProgram {
             (_, Some(stop)) => {
                 turn.cancel_open_steps(&mut draft).await?;
                 let body = stop.body().map_err(TurnError::Blocked)?;
+                // A retry goes on with the requests.
+                draft.skip_on_end();
                 kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
                 true
             }
@@ -357,6 +359,8 @@ impl DocumentProgram {
                 let output =
                     json!({"document": row.id, "version": row.version, "state": row.state});
                 let output = Body::of(&output).map_err(TurnError::Blocked)?;
+                // The run has closed or withdrawn its requests.
+                draft.skip_on_end();
                 kit::complete(turn, &mut draft, output).map_err(TurnError::Blocked)?;
                 true
             }
@@ -437,6 +441,7 @@ impl DocumentProgram {
         let stamp = turn.stamp();
         draft.state(Body::of(&self.snapshot).map_err(TurnError::Blocked)?, stamp);
         let body = stop.body().map_err(TurnError::Blocked)?;
+        draft.skip_on_end();
         kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
         turn.commit(draft).await?;
         drop_messages(turn, &consumed);

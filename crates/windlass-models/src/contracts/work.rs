@@ -32,6 +32,7 @@ use super::names::{CHAINS, NOTIFICATIONS, ROTATIONS};
 use super::policy::NodePolicy;
 use super::program::{DocumentProgram, View};
 use super::waits::Ending;
+use super::withdrawals::WITHDRAW_EFFECT;
 use crate::effects::Effect;
 
 /// The largest changes that an amendment step holds, in bytes of JSON.
@@ -195,6 +196,7 @@ impl Work {
             _ => None,
         };
         let is_retry = input == Input::Retry;
+        let is_start = matches!(input, Input::Start | Input::StartAt { .. });
         let now_jiff = Time::from_microsecond(now.as_micros()).unwrap_or(Time::UNIX_EPOCH);
         let mut worker = Worker {
             program,
@@ -208,6 +210,9 @@ impl Work {
             work,
         };
         let ignored = worker.run().await?;
+        if is_start && program.origin() > 0 {
+            worker.withdraw_left()?;
+        }
         let mut work = worker.work;
         work.ignored = voted.filter(|_| ignored.is_some());
         if let Some(reason) = ignored.filter(|_| is_action) {
@@ -527,6 +532,16 @@ impl Worker<'_> {
         let effect = Effect::new(name, input, (RetryPolicy::webhooks(), true), max)
             .map_err(|error| Stop::of(&error))?;
         self.work.effects.push((key.to_owned(), effect));
+        Ok(())
+    }
+
+    /// Asks for the withdrawal of the requests that earlier generations have left.
+    fn withdraw_left(&mut self) -> Result<(), Stop> {
+        let max = self.program.shared.limits.task_bytes_max;
+        let terms = (RetryPolicy::webhooks(), false);
+        let effect = Effect::new(WITHDRAW_EFFECT, &Value::Null, terms, max)
+            .map_err(|error| Stop::of(&error))?;
+        self.work.effects.push((ids::START.to_owned(), effect));
         Ok(())
     }
 

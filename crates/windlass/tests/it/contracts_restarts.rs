@@ -20,6 +20,8 @@ on_every_store!(
     case_29_running_documents_outlive_their_compiler,
     case_36_a_restart_amends_what_was_edited_behind_a_gate,
     case_36_a_restart_begins_anew_where_nothing_amends,
+    a_terminated_run_leaves_no_request_in_an_inbox,
+    a_restarted_run_withdraws_what_the_failed_one_asked,
 );
 
 /// Invoices that a person releases after they were approved. Until then, edits amend them.
@@ -126,4 +128,61 @@ async fn case_29_running_documents_outlive_their_compiler(h: Arc<Harness>) {
     // A new document has the artefact of this compiler.
     submitted(&contracts, "c", 10).await;
     assert_eq!(document(&contracts, "c").await.row.artefact, artefact.hash);
+}
+
+async fn a_terminated_run_leaves_no_request_in_an_inbox(h: Arc<Harness>) {
+    let (_engine, contracts) = opened(&h).await;
+    submitted(&contracts, "d", 10).await;
+    let request = open_request(&contracts, "d", 1).await;
+    let run = contracts.run(TYPE, "d").await.unwrap();
+    // Any way to end a run, past contracts.
+    contracts.engine().terminate(run.run_key, None, None).await.unwrap();
+    let inbox = || async { contracts.inbox(&person("fay"), None, 10).await.unwrap() };
+    until("the inbox is empty", || async { inbox().await.is_empty() }).await;
+    assert_eq!(contracts.approval(&request.id).await.unwrap().status, ApprovalStatus::Withdrawn);
+    refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalWithdrawn);
+    // A new run asks anew, and an operator who ends it has withdrawn that as well.
+    contracts.advance_again(TYPE, "d").await.unwrap();
+    let again = open_request(&contracts, "d", 1).await;
+    assert_ne!(again.id, request.id);
+    contracts.force_fail(TYPE, "d", &person("olga"), "a test document").await.unwrap();
+    assert!(inbox().await.is_empty());
+}
+
+async fn a_restarted_run_withdraws_what_the_failed_one_asked(h: Arc<Harness>) {
+    let (_engine, contracts) = opened(&h).await;
+    // One branch asks, the other one fails.
+    let nodes = json!([
+        node("fork", "parallel_split", json!({})),
+        node("one", "approval", role("finance_manager")),
+        node("two", "approval", role("nobody")),
+        node("both", "parallel_join", json!({"mode": "all"})),
+    ]);
+    let edge = crate::contracts::edge;
+    let wait = node("wait", "wait_event", json!({"eventKey": "go:{entity.id}"}));
+    let mut nodes = nodes;
+    nodes.as_array_mut().unwrap().push(wait);
+    let edges = json!([
+        edge("f1", "fork", "one"),
+        edge("f2", "fork", "wait"),
+        edge("w", "wait", "two"),
+        edge("j1", "one", "both"),
+        edge("j2", "two", "both"),
+    ]);
+    publish(&contracts, json!({SLOT: {"nodes": nodes, "edges": edges}})).await;
+    submitted(&contracts, "e", 10).await;
+    let request = open_request(&contracts, "e", 1).await;
+    let engine = contracts.engine().clone();
+    windlass::Engine::from(engine).send_by_key("document", "go:i-1", &json!({})).await.unwrap();
+    until_run(&contracts, "e", RunStatus::Errored).await;
+    // A retry would go on with the request, so it stays.
+    assert_eq!(contracts.approval(&request.id).await.unwrap().status, ApprovalStatus::Open);
+    let run = contracts.run(TYPE, "e").await.unwrap();
+    contracts.engine().restart(run.run_key, None).await.unwrap();
+    until("the request is withdrawn", || async {
+        contracts.approval(&request.id).await.unwrap().status == ApprovalStatus::Withdrawn
+    })
+    .await;
+    let again = open_request(&contracts, "e", 1).await;
+    assert_ne!(again.id, request.id);
 }
