@@ -20,6 +20,7 @@ mod operations;
 mod others;
 mod policy;
 mod program;
+mod review;
 mod rows;
 mod shared;
 mod waits;
@@ -41,6 +42,7 @@ pub use names::{EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, STEPS_MAX, VERSIONS_
 pub use operations::{Position, Rebuilt};
 pub use others::{DOCUMENT_CREATE, DOCUMENT_TRANSITION};
 pub use policy::{AllowAll, Policy};
+pub use review::Review;
 pub use waits::EVENT_TYPE;
 pub use work::{MAIL_EFFECT, MailInput, WEBHOOK_EFFECT, WebhookInput};
 

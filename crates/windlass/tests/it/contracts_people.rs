@@ -17,6 +17,7 @@ on_every_store!(
     case_35_editors_do_not_approve_an_amendment,
     case_35_a_delegation_ends_when_its_giver_edits,
     case_35_an_ignored_action_does_not_replace_the_requester,
+    an_approver_sees_the_content_and_what_has_changed_since,
 );
 
 fn people(request: &Approval) -> Vec<&str> {
@@ -147,4 +148,32 @@ async fn case_35_an_ignored_action_does_not_replace_the_requester(h: Arc<Harness
     refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalRefused);
     approve(&contracts, &request, "fred").await.unwrap();
     until_state(&contracts, "d", "active").await;
+}
+
+async fn an_approver_sees_the_content_and_what_has_changed_since(h: Arc<Harness>) {
+    let (_engine, contracts) = opened(&h).await;
+    let mut both = role("finance_manager");
+    both["quorum"] = json!({"kind": "count", "count": 2});
+    publish(&contracts, json!({SLOT: {"nodes": [node("review", "approval", both)]}})).await;
+    submitted(&contracts, "e", 10).await;
+    let first = open_request(&contracts, "e", 1).await;
+    let seen = contracts.review(&first.id, Some(&person("fay"))).await.unwrap();
+    assert_eq!((&seen.content, seen.since, seen.diff.len()), (&invoice(10), None, 0));
+    approve(&contracts, &first, "fay").await.unwrap();
+    for (version, total) in [(1, 50), (2, 99)] {
+        contracts.edit(TYPE, "e", version, &invoice(total), &person("rita"), None).await.unwrap();
+    }
+    until_state(&contracts, "e", "amended").await;
+    contracts.act(TYPE, "e", "submit", &person("rita"), None).await.unwrap();
+    let second = open_request(&contracts, "e", 3).await;
+    // The old request still shows what it was about.
+    assert_eq!(contracts.review(&first.id, None).await.unwrap().content["total"], 10);
+    let again = contracts.review(&second.id, Some(&person("fay"))).await.unwrap();
+    assert_eq!((again.since, &again.content["total"]), (Some(1), &json!(99)));
+    let change = json!({"total": {"from": 10, "to": 99}});
+    assert_eq!(json!(again.diff), change);
+    // Fred has approved nothing before.
+    let other = contracts.review(&second.id, Some(&person("fred"))).await.unwrap();
+    assert_eq!((other.since, other.diff.len()), (None, 0));
+    refused(contracts.review("nothing", None).await, ErrorCode::ApprovalNotFound);
 }
