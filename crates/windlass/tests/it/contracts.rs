@@ -770,6 +770,9 @@ async fn definitions_are_versions_that_documents_keep(h: Arc<Harness>) {
     contracts.rebase(TYPE).await.unwrap();
     let rebased = contracts.publish(TYPE, &dana).await.unwrap();
     assert_eq!((rebased.version, rebased.envelope_version), (4, 2));
+    // A version that was made for the older contract is compiled against the newest one.
+    let back = contracts.roll_back(TYPE, 2, &dana).await.unwrap();
+    assert_eq!((back.version, back.envelope_version), (5, 2));
     contracts.archive(TYPE).await.unwrap();
     assert!(contracts.definition(TYPE).await.unwrap().published.is_none());
     contracts.archive_type(TYPE).await.unwrap();
