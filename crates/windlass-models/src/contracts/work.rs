@@ -666,7 +666,7 @@ impl Worker<'_> {
     ) -> Result<Resolution, Stop> {
         if self.directory.is_none() {
             let read = self.program.shared.directory(&self.namespace).await;
-            self.directory = Some(read.map_err(|error| Stop::of(&error))?.0);
+            self.directory = Some(read.map_err(|error| Stop::of(&error))?);
         }
         let none = BTreeSet::new();
         let row = &self.work.row;

@@ -19,6 +19,7 @@ mod carried;
 mod changes;
 mod children;
 mod contracts;
+mod contracts_cases;
 mod contracts_crashes;
 mod contracts_nodes;
 mod contracts_people;
