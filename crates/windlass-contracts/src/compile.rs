@@ -28,9 +28,11 @@ use crate::types::{
 
 pub use hash::load;
 
-/// The version of this compiler. An artefact of another version is compiled again before it is used
-/// for new documents.
-pub const COMPILER_VERSION: &str = "1.0.0";
+/// The version of this compiler. It rises with each change of what the compiler accepts or makes.
+pub const COMPILER_VERSION: &str = "1.1.0";
+/// The versions whose artefacts this build loads: documents that are pinned to them go on. Version 1.0.0
+/// accepted edit windows that let a change pass a gate.
+pub const READABLE_VERSIONS: [&str; 2] = ["1.0.0", COMPILER_VERSION];
 /// The most nodes of an artefact.
 pub const NODES_MAX: usize = 500;
 /// The most edges of an artefact.

@@ -1,5 +1,7 @@
 //! Generates the envelope of a lifecycle contract: system nodes, forward edges and return edges.
 
+mod windows;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codes::{CONTRACT_DUPLICATE, CONTRACT_LIFECYCLE, CONTRACT_NAME, CONTRACT_UNKNOWN};
@@ -30,6 +32,7 @@ pub fn generate(contract: &LifecycleContract) -> Result<Envelope, Vec<Diagnostic
     let envelope = build(contract);
     check_slots(contract, &envelope, &mut found);
     check_graph(&envelope, &mut found);
+    windows::check(contract, &envelope, &mut found);
     if found.is_empty() {
         check_ways_round(contract, &envelope, &mut found);
     }

@@ -19,6 +19,11 @@ pub fn state(name: &str) -> String {
     format!("sys:state:{name}")
 }
 
+/// The name of the state of a node.
+pub fn state_name(node: &str) -> Option<&str> {
+    node.strip_prefix("sys:state:")
+}
+
 /// The node of a gate.
 pub fn gate(name: &str) -> String {
     format!("sys:gate:{name}")

@@ -13,7 +13,9 @@ use crate::diagnostic::Diagnostic;
 use crate::graph::{Graph, REGION_DEPTH_MAX, RegionError, Regions, find_regions};
 use crate::ids;
 use crate::language::Language;
-use crate::types::{BodySlot, Edge, EntryEdgeMode, ExitEdgeMode, Node, NodeType, SlotGraphPatch};
+use crate::types::{
+    BodySlot, Edge, EditWindow, EntryEdgeMode, ExitEdgeMode, Node, NodeType, SlotGraphPatch,
+};
 
 /// A patch with the edges that the compiler adds, and its parallel regions.
 #[derive(Debug)]
@@ -72,6 +74,17 @@ fn check_window(slot: &BodySlot, patch: &SlotGraphPatch, at: &str, found: &mut V
             Diagnostic::new(PATCH_EDIT_WINDOW, message)
                 .at(format!("{at}/editWindowOverride"))
                 .help("a patch can only make a window stricter: editable, amend_only, locked"),
+        );
+    }
+    if patch.edit_window_override == Some(EditWindow::AmendOnly) && !slot.stable_region {
+        let message = format!(
+            "the window amend_only amends nothing in the slot {:?}, which is not stable",
+            slot.slot_id
+        );
+        found.push(
+            Diagnostic::new(PATCH_EDIT_WINDOW, message)
+                .at(format!("{at}/editWindowOverride"))
+                .help("use the window locked, or leave it out"),
         );
     }
 }

@@ -9,6 +9,7 @@ mod gates;
 mod handlers;
 mod machine;
 mod quorum;
+mod restart;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use crate::types::{
 
 pub use machine::STEPS_PER_TURN_MAX;
 pub use quorum::{Count, count};
+pub use restart::restart;
 pub use state::{State, Status};
 
 /// Advances a run by one input.

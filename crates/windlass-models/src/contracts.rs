@@ -18,11 +18,14 @@ mod health;
 mod names;
 mod operations;
 mod others;
+mod people;
 mod policy;
 mod program;
+mod review;
 mod rows;
 mod shared;
 mod waits;
+mod withdrawals;
 mod work;
 
 pub use actions::{Action, ActionCall, ActionOutcome, DOCUMENT_UPDATE};
@@ -39,7 +42,9 @@ pub use health::{Health, NodeDurations, STUCK_AFTER, STUCK_MAX, Stuck};
 pub use names::{EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, STEPS_MAX, VERSIONS_MAX};
 pub use operations::{Position, Rebuilt};
 pub use others::{DOCUMENT_CREATE, DOCUMENT_TRANSITION};
+pub use people::DirectorySource;
 pub use policy::{AllowAll, Policy};
+pub use review::Review;
 pub use waits::EVENT_TYPE;
 pub use work::{MAIL_EFFECT, MailInput, WEBHOOK_EFFECT, WebhookInput};
 

@@ -535,9 +535,10 @@ async fn inbox(
 async fn approval(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
+    who: Who,
     Path(id): Path<String>,
 ) -> Answer {
-    ok(&of(&contracts, &engine).approval(&id).await?)
+    ok(&of(&contracts, &engine).review(&id, who.subject.as_ref()).await?)
 }
 
 #[derive(Deserialize)]

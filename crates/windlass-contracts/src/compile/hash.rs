@@ -4,20 +4,25 @@ use serde_json::Value;
 use windlass_kernel::Sha256Digest;
 use windlass_kernel::canonical::{to_canonical, value_to_canonical};
 
-use super::{COMPILER_VERSION, integrity, merge};
+use super::{READABLE_VERSIONS, integrity, merge};
 use crate::codes::{ARTEFACT_HASH, CONTRACT_SHAPE, WORKFLOW_COMPILER_STALE};
 use crate::diagnostic::Diagnostic;
 use crate::types::{CompiledWorkflow, NodeType};
 
 /// The digest of the canonical JSON of all fields but `hash`.
 pub(super) fn of(compiled: &CompiledWorkflow) -> Result<Sha256Digest, Diagnostic> {
-    let unreadable = |error: String| Diagnostic::new(CONTRACT_SHAPE, error);
-    let mut value =
-        serde_json::to_value(compiled).map_err(|error| unreadable(error.to_string()))?;
+    let value = serde_json::to_value(compiled)
+        .map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))?;
+    of_value(value)
+}
+
+/// As [`of`], of an artefact as it is stored: another compiler may have left out a field.
+fn of_value(mut value: Value) -> Result<Sha256Digest, Diagnostic> {
     if let Value::Object(fields) = &mut value {
         fields.remove("hash");
     }
-    let bytes = value_to_canonical(&value).map_err(|error| unreadable(error.to_string()))?;
+    let bytes = value_to_canonical(&value)
+        .map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))?;
     Ok(Sha256Digest::of(&bytes))
 }
 
@@ -59,7 +64,7 @@ fn check_complete(compiled: &CompiledWorkflow) -> Result<(), Diagnostic> {
 /// Loads a stored artefact.
 ///
 /// # Errors
-/// Fails if another version of the compiler made it, if its hash does not match its content, or if
+/// Fails if this build does not read the version of the compiler that made it, if its hash does not match its content, or if
 /// its derived parts or its gates do not match its nodes and edges.
 pub fn load(bytes: &[u8]) -> Result<CompiledWorkflow, Diagnostic> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| {
@@ -67,21 +72,22 @@ pub fn load(bytes: &[u8]) -> Result<CompiledWorkflow, Diagnostic> {
     })?;
     // The version is checked first: another compiler may write another shape.
     match value.get("compilerVersion").and_then(Value::as_str) {
-        Some(COMPILER_VERSION) => {}
+        Some(version) if READABLE_VERSIONS.contains(&version) => {}
         version => {
             let version = version.unwrap_or("none");
             let message = format!(
-                "the artefact is of compiler version {version}, this build has {COMPILER_VERSION}"
+                "the artefact is of compiler version {version}, this build reads {}",
+                READABLE_VERSIONS.join(" and ")
             );
             return Err(Diagnostic::new(WORKFLOW_COMPILER_STALE, message)
                 .at("/compilerVersion")
-                .help("compile the definition again"));
+                .help("compile the definition again; a document that is pinned to it needs a build that reads it"));
         }
     }
-    let compiled: CompiledWorkflow = serde_json::from_value(value).map_err(|error| {
+    let compiled: CompiledWorkflow = serde_json::from_value(value.clone()).map_err(|error| {
         Diagnostic::new(CONTRACT_SHAPE, format!("this is not a compiled workflow: {error}"))
     })?;
-    let hash = of(&compiled)?;
+    let hash = of_value(value)?;
     if hash != compiled.hash {
         let message = format!("the artefact has the hash {}, its content {hash}", compiled.hash);
         return Err(Diagnostic::new(ARTEFACT_HASH, message)

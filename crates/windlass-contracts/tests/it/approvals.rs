@@ -315,6 +315,7 @@ fn a_gate_needs_its_action_to_be_done() {
 /// A check of the content of before says nothing about the new content.
 #[test]
 fn an_action_before_a_change_of_the_document_does_not_count() {
+    use windlass_contracts::types::EditWindow::Editable;
     let nodes = json!([check_credit("c"), approval("a")]);
     let mut contract = checking();
     // Without a stable region a change is no drift, and the run goes on to the gate.
@@ -323,6 +324,8 @@ fn an_action_before_a_change_of_the_document_does_not_count() {
     contract.transitions.retain(|transition| transition.from != "amended");
     contract.slots.retain(|slot| slot.slot_id != "amendment_cycle");
     contract.slots.iter_mut().for_each(|slot| slot.stable_region = false);
+    (contract.states[1].edit_window, contract.gates[1].edit_window) = (Editable, Editable);
+    contract.slots[1].default_edit_window = Editable;
     contract.defaults.remove("amendment_cycle");
     let mut run = Run::submitted(compiled(&contract, nodes, json!([edge("c", "a")])), invoice());
     let key = run.key("c");

@@ -4,6 +4,7 @@
 
 mod oracle;
 mod patches;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Actions: pure functions that a run calls with its document and a payload.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -36,6 +36,9 @@ pub struct ActionCall<'a> {
     pub run_as: RunAs,
     /// The person who caused the step.
     pub actor: &'a Person,
+    /// Everybody who wrote the content or asked for it. Nobody of them approves a document that the action
+    /// makes from it.
+    pub authors: &'a BTreeSet<String>,
     /// Identifies the step: the same call has the same key after a crash.
     pub idempotency_key: &'a str,
 }

@@ -15,7 +15,7 @@ use windlass_kernel::{
 };
 
 use super::chains::ChainProgress;
-use super::document::Document;
+use super::document::{Document, DocumentRow};
 use super::error::{not_found, refused};
 use super::handle::Contracts;
 use super::names::{APPROVAL_DECIDED, APPROVALS, DOCUMENTS, document_id};
@@ -76,6 +76,14 @@ pub struct AskedPerson {
     pub on_behalf_of: Option<String>,
     /// Why the person is asked.
     pub reason: String,
+}
+
+impl AskedPerson {
+    /// A delegate has no more right than the person whom they represent.
+    fn is_excluded(&self, row: &DocumentRow) -> bool {
+        row.excludes(&self.person)
+            || self.on_behalf_of.as_ref().is_some_and(|giver| row.excludes(giver))
+    }
 }
 
 /// The decision of one person.
@@ -157,10 +165,11 @@ impl Approval {
         }
     }
 
-    /// The people whose decisions count: nobody who has edited the document.
-    pub(crate) fn counted(&self, editors: &BTreeSet<String>) -> BTreeSet<String> {
-        let asked = self.asked.iter().map(|asked| asked.person.clone());
-        asked.filter(|person| !editors.contains(person)).collect()
+    /// The people whose decisions count: nobody who has made or edited the document, and nobody who represents
+    /// such a person.
+    pub(crate) fn counted(&self, row: &DocumentRow) -> BTreeSet<String> {
+        let counts = self.asked.iter().filter(|asked| !asked.is_excluded(row));
+        counts.map(|asked| asked.person.clone()).collect()
     }
 }
 
@@ -319,7 +328,7 @@ impl Contracts {
             if !is_known {
                 return not("is not in the directory");
             }
-            if is_excluded(document, to) {
+            if document.row.excludes(to) {
                 return not("has made or edited the document and cannot approve it");
             }
             if approval.asked.iter().any(|asked| asked.person == to) {
@@ -413,22 +422,21 @@ fn check_person(approval: &Approval, document: &Document, by: &Subject) -> Resul
         let message = format!("{:?} cannot decide on request {:?}: {reason}", by.id(), approval.id);
         Err(refused(ErrorCode::ApprovalRefused, message))
     };
-    if is_excluded(document, by.id()) {
+    if document.row.excludes(by.id()) {
         return not("nobody approves a document that they made or edited");
     }
-    let is_asked = approval.asked.iter().any(|asked| asked.person == by.id());
+    let asked = approval.asked.iter().find(|asked| asked.person == by.id());
+    if asked.is_some_and(|asked| asked.is_excluded(&document.row)) {
+        return not("they represent a person who has made or edited the document");
+    }
     let in_stage = approval.chain.as_ref().is_none_or(|chain| chain.people.contains(by.id()));
-    if !is_asked || !in_stage {
+    if asked.is_none() || !in_stage {
         return not("they are not asked");
     }
     if approval.decisions.contains_key(by.id()) {
         return not("they have decided already");
     }
     Ok(())
-}
-
-fn is_excluded(document: &Document, person: &str) -> bool {
-    document.row.editors.contains(person) || document.row.requester == person
 }
 
 fn withdrawn(approval: &Approval, reason: &str) -> Error {

@@ -522,7 +522,8 @@ impl Contracts {
         self.publish_as(entity_type, head, revision, new, None, by).await
     }
 
-    /// Publishes the content of an earlier version again. It is compiled against the newest contract.
+    /// Publishes the content of an earlier version again. It is compiled against the newest contract, also if it
+    /// was made for an older one.
     ///
     /// ```
     /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
@@ -539,11 +540,12 @@ impl Contracts {
         version: u32,
         by: &Subject,
     ) -> Result<PublishedRef, Error> {
-        let earlier = self.definition_version(entity_type, version).await?;
+        let mut definition = self.definition_version(entity_type, version).await?.definition;
         let (head, revision) =
             self.shared.definition_head(self.engine.namespace(), entity_type).await?;
-        let artefact = self.check(entity_type, &earlier.definition).await?;
-        let new = Compiled { definition: earlier.definition, artefact };
+        definition.base_ref.envelope_version = self.shared.type_head(entity_type).await?.0.version;
+        let artefact = self.check(entity_type, &definition).await?;
+        let new = Compiled { definition, artefact };
         self.publish_as(entity_type, head, revision, new, Some(version), by).await
     }
 

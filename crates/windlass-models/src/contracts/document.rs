@@ -27,6 +27,9 @@ pub struct DocumentRow {
     pub digest: Sha256Digest,
     /// The lifecycle state.
     pub state: String,
+    /// The version that the content had when the document entered the state; 0 if it is not known.
+    #[serde(default)]
+    pub state_version: u64,
     /// The edits that callers may make.
     pub edit_window: EditWindow,
     /// The version of the last change that was not limited to immaterial fields.
@@ -37,7 +40,7 @@ pub struct DocumentRow {
     pub envelope_version: u32,
     /// The hash of the artefact that the document is pinned to.
     pub artefact: Sha256Digest,
-    /// The person who created the document or asked for its last transition.
+    /// The person who created the document or called the last action that the run carried out.
     pub requester: String,
     /// Everybody who has changed the content. None of them approves it.
     pub editors: BTreeSet<String>,
@@ -73,6 +76,23 @@ pub struct Person {
 }
 
 impl DocumentRow {
+    /// Everybody who wrote the content or asked for it. Nobody of them approves a document that is made from
+    /// it.
+    pub(crate) fn authors(&self) -> BTreeSet<String> {
+        let requester = std::iter::once(&self.requester);
+        self.editors.iter().chain(requester).cloned().collect()
+    }
+
+    /// Whether a person may not approve the content.
+    pub(crate) fn excludes(&self, person: &str) -> bool {
+        self.editors.contains(person) || self.requester == person
+    }
+
+    /// Whether a caller has changed the content materially since the document entered its state.
+    pub(crate) fn has_drifted(&self) -> bool {
+        self.state_version > 0 && self.drift_version > self.state_version
+    }
+
     /// Whether this run, or one that has not committed yet, is the last that worked on the document.
     pub(crate) fn is_last_run(&self, run: RunKey) -> bool {
         self.run.is_none_or(|last| last == run)

@@ -38,6 +38,15 @@ pub struct DocumentVersion {
     pub note: Note,
 }
 
+/// The origin of the content of a new document.
+#[derive(Default)]
+struct Source<'a> {
+    amended_from: Option<AmendedFrom>,
+    /// Everybody who wrote it before, apart from the caller.
+    authors: BTreeSet<String>,
+    why: Option<&'a str>,
+}
+
 /// A write that `mutate` makes.
 enum Write<'a> {
     Edit { version: u64, content: &'a Value },
@@ -66,20 +75,21 @@ impl Contracts {
         content: &Value,
         by: &Subject,
     ) -> Result<Document, Error> {
-        self.create_from(entity_type, id, content, (None, None), by).await
+        self.create_from(entity_type, id, content, Source::default(), by).await
     }
 
-    /// Creates a document with a reason in its note.
+    /// Creates a document with a reason in its note, from content of these authors.
     pub(crate) async fn create_noted(
         &self,
         entity_type: &str,
         id: &str,
         content: &Value,
         by: &Subject,
-        why: &str,
+        (why, authors): (&str, BTreeSet<String>),
     ) -> Result<Document, Error> {
         check_reason(Some(why))?;
-        self.create_from(entity_type, id, content, (None, Some(why)), by).await
+        let source = Source { authors, why: Some(why), ..Source::default() };
+        self.create_from(entity_type, id, content, source, by).await
     }
 
     async fn create_from(
@@ -87,15 +97,18 @@ impl Contracts {
         entity_type: &str,
         id: &str,
         content: &Value,
-        (amended_from, why): (Option<AmendedFrom>, Option<&str>),
+        source: Source<'_>,
         by: &Subject,
     ) -> Result<Document, Error> {
+        let Source { amended_from, mut authors, why } = source;
         let record = document_id(entity_type, id)?;
         let namespace = self.engine.namespace();
         let effective = self.shared.effective(namespace, entity_type).await?;
         let contract = self.shared.contract(entity_type, effective.envelope_version).await?;
         contract.validator.check(content).map_err(|problems| bad_document(&problems))?;
         let person = Person::of(by);
+        authors.insert(person.id.clone());
+        check_editors(&authors)?;
         let now = self.engine.clock().now();
         let row = DocumentRow {
             entity_type: entity_type.to_owned(),
@@ -104,13 +117,14 @@ impl Contracts {
             content: content.clone(),
             digest: digest_of(content)?,
             state: contract.contract.initial.clone(),
+            state_version: 1,
             edit_window: initial_window(&contract.contract),
             material_version: 1,
             drift_version: 1,
             envelope_version: effective.envelope_version,
             artefact: effective.hash,
             requester: person.id.clone(),
-            editors: BTreeSet::from([person.id.clone()]),
+            editors: authors,
             actor: person.clone(),
             gates: BTreeSet::new(),
             pending: Vec::new(),
@@ -269,8 +283,8 @@ impl Contracts {
         }
         self.allow(&Person::of(by), "amend", &found.row)?;
         let from = AmendedFrom { id: id.to_owned(), version: found.row.version };
-        let why = (Some(from), None);
-        self.create_from(entity_type, new_id, &found.row.content, why, by).await
+        let source = Source { amended_from: Some(from), authors: found.row.authors(), why: None };
+        self.create_from(entity_type, new_id, &found.row.content, source, by).await
     }
 
     /// A content version of a document.
@@ -405,12 +419,7 @@ impl Contracts {
                     contract.contract.immaterial_fields.iter().cloned().collect();
                 row.set_content((*content).clone(), &immaterial, false)?;
                 row.editors.insert(person.id);
-                if row.editors.len() > EDITORS_MAX {
-                    let message = format!(
-                        "{EDITORS_MAX} people have edited the document, which is the limit"
-                    );
-                    return Err(refused(ErrorCode::InvalidSize, message));
-                }
+                check_editors(&row.editors)?;
                 row.note.what = "edit".to_owned();
             }
             Write::Action { gate } => {
@@ -425,7 +434,6 @@ impl Contracts {
                     return Err(refused(ErrorCode::DocumentActionClosed, message));
                 }
                 let at = self.engine.clock().now();
-                row.requester.clone_from(&person.id);
                 row.pending.push(PendingAction { gate: (*gate).to_owned(), by: person, at });
                 row.note.what = format!("action {gate}");
             }
@@ -516,6 +524,14 @@ pub(crate) fn check_reason(why: Option<&str>) -> Result<(), Error> {
     }
     let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
     Err(invalid(ErrorCode::InvalidSize, message))
+}
+
+fn check_editors(editors: &BTreeSet<String>) -> Result<(), Error> {
+    if editors.len() <= EDITORS_MAX {
+        return Ok(());
+    }
+    let message = format!("{EDITORS_MAX} people have edited the document, which is the limit");
+    Err(refused(ErrorCode::InvalidSize, message))
 }
 
 fn initial_window(contract: &LifecycleContract) -> EditWindow {

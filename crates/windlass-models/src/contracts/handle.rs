@@ -14,9 +14,11 @@ use super::description::DESCRIPTION;
 use super::error::invalid;
 use super::names::{DIRECTORY, PEOPLE, SETTINGS, STEPS_MAX, workflow_of};
 use super::others::Others;
+use super::people::DirectorySource;
 use super::policy::{AllowAll, Policy};
 use super::program::DocumentProgram;
 use super::shared::Shared;
+use super::withdrawals::{self, Withdrawals};
 
 /// How often a process that shares its store looks for new document types.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
@@ -33,6 +35,7 @@ pub struct Contracts {
 pub struct ContractsBuilder {
     actions: Actions,
     policy: Arc<dyn Policy>,
+    people: Option<Arc<dyn DirectorySource>>,
     steps_max: u64,
     serves_webhooks: bool,
     serves_mail: bool,
@@ -55,6 +58,7 @@ impl Contracts {
         ContractsBuilder {
             actions: Actions::with_built_in(),
             policy: Arc::new(AllowAll),
+            people: None,
             steps_max: STEPS_MAX,
             serves_webhooks: false,
             serves_mail: false,
@@ -104,8 +108,13 @@ impl Contracts {
     ///
     /// # Errors
     ///
-    /// [`ErrorCode::InvalidSize`] if the directory is too large for a record.
+    /// [`ErrorCode::InvalidSize`] if the directory is too large for a record, [`ErrorCode::InvalidOption`] if the
+    /// people come from a [`DirectorySource`].
     pub async fn put_directory(&self, directory: &Directory) -> Result<(), Error> {
+        if self.shared.people.is_some() {
+            let message = "the people come from the directory of the program; change them there";
+            return Err(invalid(ErrorCode::InvalidOption, message));
+        }
         self.put_people(DIRECTORY, directory).await
     }
 
@@ -121,7 +130,7 @@ impl Contracts {
     ///
     /// The store does not answer.
     pub async fn directory(&self) -> Result<Directory, Error> {
-        Ok(self.shared.directory(self.engine.namespace()).await?.0)
+        self.shared.directory(self.engine.namespace()).await
     }
 
     /// Replaces the settings of this tenant, which expressions read as `org`.
@@ -224,6 +233,33 @@ impl ContractsBuilder {
         self
     }
 
+    /// Sets the directory that gives the people of all tenants.
+    ///
+    /// ```
+    /// # use windlass::contracts::Contracts;
+    /// use windlass::contracts::DirectorySource;
+    /// use windlass::contracts::language::approvers::{Directory, Person};
+    /// use windlass::kernel::{BoxFuture, Namespace};
+    /// use windlass::Error;
+    ///
+    /// struct Staff;
+    ///
+    /// impl DirectorySource for Staff {
+    ///     fn directory<'a>(&'a self, _: &'a Namespace) -> BoxFuture<'a, Result<Directory, Error>> {
+    ///         // A real one would ask the identity provider of the organisation.
+    ///         let people = [("rita".to_owned(), Person::default())].into();
+    ///         Box::pin(async { Ok(Directory { people, delegations: Vec::new() }) })
+    ///     }
+    /// }
+    ///
+    /// let builder = Contracts::builder().directory(Staff);
+    /// # drop(builder);
+    /// ```
+    pub fn directory(mut self, people: impl DirectorySource) -> Self {
+        self.people = Some(Arc::new(people));
+        self
+    }
+
     /// The most steps of one run. [default: 10,000]
     ///
     /// ```
@@ -293,7 +329,8 @@ impl ContractsBuilder {
     /// [`ErrorCode::InvalidDuration`] if that time is no duration, or the store does not answer.
     pub async fn open(self, engine: impl AsRef<Engine>) -> Result<Contracts, Error> {
         let engine = engine.as_ref();
-        let Self { actions, policy, steps_max, serves_webhooks, serves_mail, stuck_every } = self;
+        let Self { actions, policy, people, steps_max, serves_webhooks, serves_mail, stuck_every } =
+            self;
         if steps_max == 0 {
             return Err(invalid(ErrorCode::InvalidOption, "a run needs at least 1 step"));
         }
@@ -307,7 +344,7 @@ impl ContractsBuilder {
         let shared = Arc::new(Shared::new(
             engine,
             actions,
-            policy,
+            (policy, people),
             steps_max,
             (serves_webhooks, serves_mail),
         ));
@@ -316,6 +353,7 @@ impl ContractsBuilder {
             contracts.serve(&head.entity_type)?;
         }
         Others::serve(engine, &contracts.shared)?;
+        Withdrawals::serve(engine, &contracts.shared)?;
         if engine.options().shared {
             contracts.reload_types();
         }
@@ -392,6 +430,7 @@ impl Model for DocumentModel {
             );
             return Err(Error::new(ErrorKind::Refused, ErrorCode::DocumentNotFound, message));
         }
+        start.on_end = Some(withdrawals::on_end()?);
         Ok(())
     }
 

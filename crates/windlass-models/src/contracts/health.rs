@@ -350,6 +350,7 @@ impl Contracts {
         super::documents::check_reason(Some(reason))?;
         let run = self.run(entity_type, id).await?;
         self.engine.terminate(run.run_key, Some(reason), Some(by.actor())).await?;
+        self.withdraw_ended(entity_type, id).await?;
         self.position(entity_type, id).await
     }
 

@@ -3,6 +3,7 @@
 //! Another document has a run and a row of its own, so the action enqueues an effect, and the effect calls the
 //! write path of documents. Its note names the step, so that a repeated attempt finds what the first has done.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,9 @@ struct Payload {
 struct Input {
     payload: Payload,
     by: Person,
+    /// Everybody who wrote the content of the calling document or asked for it.
+    #[serde(default)]
+    authors: BTreeSet<String>,
     /// Names the step in the audit note.
     note: String,
 }
@@ -65,7 +69,9 @@ pub(crate) fn call(call: &ActionCall<'_>) -> Result<ActionOutcome, String> {
         RunAs::ServiceAccount => Person { id: "service_account".to_owned(), roles: Vec::new() },
     };
     let note = format!("by {}/{}, step {}", call.entity_type, call.id, call.idempotency_key);
-    let outcome = ActionOutcome::none().effect(DOCUMENT_EFFECT, &Input { payload, by, note });
+    let authors = call.authors.clone();
+    let input = Input { payload, by, authors, note };
+    let outcome = ActionOutcome::none().effect(DOCUMENT_EFFECT, &input);
     outcome.map_err(|error| error.message().to_owned())
 }
 
@@ -105,11 +111,12 @@ impl TaskHandler for Others {
 }
 
 async fn carry_out(contracts: &Contracts, input: Input) -> Result<(), Error> {
-    let Input { payload: Payload { entity_type, id, content, action }, by, note } = input;
+    let Input { payload: Payload { entity_type, id, content, action }, by, authors, note } = input;
     let by = Subject::new(&by.id, &by.roles)?;
     let done = match (content, action) {
         (Some(content), _) => {
-            contracts.create_noted(&entity_type, &id, &content, &by, &note).await.map(drop)
+            let made = contracts.create_noted(&entity_type, &id, &content, &by, (&note, authors));
+            made.await.map(drop)
         }
         (None, Some(action)) => {
             contracts.act(&entity_type, &id, &action, &by, Some(&note)).await.map(drop)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass_contracts::tokens::{Input, State, Status, StepStatus as RowStatus, Verdict};
+use windlass_contracts::tokens::{Input, State, Status, StepStatus as RowStatus, Verdict, restart};
 use windlass_contracts::types::{CompiledWorkflow, NodeType};
 use windlass_engine::{Program, Turn, TurnError, conflict_delay};
 use windlass_kernel::{
@@ -183,8 +183,7 @@ impl DocumentProgram {
         let (state, row) = (&self.snapshot.state, &view.document.row);
         let by = |input| Some(Next::Take(input, row.actor.clone()));
         match state.status {
-            Status::New if row.state == view.contract.contract.initial => return by(Input::Start),
-            Status::New => return by(Input::StartAt { state: row.state.clone() }),
+            Status::New => return by(restart(&view.artefact, &row.state, row.has_drifted())),
             _ if self.snapshot.run != Some(turn.run.run_key) => return Some(Next::CarryOver),
             Status::Failed => return by(Input::Retry),
             Status::Running | Status::Completed => {}
@@ -209,7 +208,7 @@ impl DocumentProgram {
                 return by(Input::Timer { key: step.key.clone() });
             }
             let (approval, _) = view.approvals.get(&step.key)?;
-            let asked = approval.counted(&row.editors);
+            let asked = approval.counted(row);
             let decisions: BTreeMap<String, Verdict> = approval
                 .decisions
                 .iter()
@@ -350,6 +349,8 @@ impl DocumentProgram {
             (_, Some(stop)) => {
                 turn.cancel_open_steps(&mut draft).await?;
                 let body = stop.body().map_err(TurnError::Blocked)?;
+                // A retry goes on with the requests.
+                draft.skip_on_end();
                 kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
                 true
             }
@@ -358,6 +359,8 @@ impl DocumentProgram {
                 let output =
                     json!({"document": row.id, "version": row.version, "state": row.state});
                 let output = Body::of(&output).map_err(TurnError::Blocked)?;
+                // The run has closed or withdrawn its requests.
+                draft.skip_on_end();
                 kit::complete(turn, &mut draft, output).map_err(TurnError::Blocked)?;
                 true
             }
@@ -438,6 +441,7 @@ impl DocumentProgram {
         let stamp = turn.stamp();
         draft.state(Body::of(&self.snapshot).map_err(TurnError::Blocked)?, stamp);
         let body = stop.body().map_err(TurnError::Blocked)?;
+        draft.skip_on_end();
         kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
         turn.commit(draft).await?;
         drop_messages(turn, &consumed);

@@ -20,6 +20,7 @@ use super::error::{invalid, no_type};
 use super::names::{
     ARTEFACTS, DIRECTORY, DOCUMENTS, PEOPLE, SETTINGS, TYPES, document_id, key, version_id,
 };
+use super::people::DirectorySource;
 use super::policy::Policy;
 
 /// The most artefacts and contracts that stay in memory.
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) operator: Namespace,
     pub(crate) actions: Actions,
     pub(crate) policy: Arc<dyn Policy>,
+    /// The people, if they do not come from the record of the tenant.
+    pub(crate) people: Option<Arc<dyn DirectorySource>>,
     pub(crate) steps_max: u64,
     pub(crate) serves_webhooks: bool,
     pub(crate) serves_mail: bool,
@@ -75,7 +78,7 @@ impl Shared {
     pub(crate) fn new(
         engine: &windlass_engine::Engine,
         actions: Actions,
-        policy: Arc<dyn Policy>,
+        (policy, people): (Arc<dyn Policy>, Option<Arc<dyn DirectorySource>>),
         steps_max: u64,
         (serves_webhooks, serves_mail): (bool, bool),
     ) -> Self {
@@ -85,6 +88,7 @@ impl Shared {
             operator: engine.options().namespace.clone(),
             actions,
             policy,
+            people,
             steps_max,
             serves_webhooks,
             serves_mail,
@@ -125,8 +129,12 @@ impl Shared {
     }
 
     /// The people of a tenant; nobody if it has none.
-    pub(crate) async fn directory(&self, namespace: &Namespace) -> Result<(Directory, u64), Error> {
-        Ok(self.read(namespace, PEOPLE, DIRECTORY).await?.unwrap_or_default())
+    pub(crate) async fn directory(&self, namespace: &Namespace) -> Result<Directory, Error> {
+        if let Some(people) = &self.people {
+            return people.directory(namespace).await;
+        }
+        let found = self.read(namespace, PEOPLE, DIRECTORY).await?;
+        Ok(found.map(|(directory, _)| directory).unwrap_or_default())
     }
 
     /// The settings of a tenant, which expressions read as `org`.

@@ -32,6 +32,7 @@ use super::names::{CHAINS, NOTIFICATIONS, ROTATIONS};
 use super::policy::NodePolicy;
 use super::program::{DocumentProgram, View};
 use super::waits::Ending;
+use super::withdrawals::WITHDRAW_EFFECT;
 use crate::effects::Effect;
 
 /// The largest changes that an amendment step holds, in bytes of JSON.
@@ -195,6 +196,7 @@ impl Work {
             _ => None,
         };
         let is_retry = input == Input::Retry;
+        let is_start = matches!(input, Input::Start | Input::StartAt { .. });
         let now_jiff = Time::from_microsecond(now.as_micros()).unwrap_or(Time::UNIX_EPOCH);
         let mut worker = Worker {
             program,
@@ -208,6 +210,9 @@ impl Work {
             work,
         };
         let ignored = worker.run().await?;
+        if is_start && program.origin() > 0 {
+            worker.withdraw_left()?;
+        }
         let mut work = worker.work;
         work.ignored = voted.filter(|_| ignored.is_some());
         if let Some(reason) = ignored.filter(|_| is_action) {
@@ -251,6 +256,14 @@ impl Work {
             self.row.note.what = "state".to_owned();
             self.row.note.when = now;
             self.row.note.why = None;
+        }
+        let entered = self
+            .rows
+            .values()
+            .rev()
+            .find(|row| row.node_type == NodeType::State && row.status == RowStatus::Completed);
+        if let Some(entered) = entered {
+            self.row.state_version = entered.version;
         }
         self.row.edit_window = self.state.edit_window(artefact);
         self.row.gates = match self.state.status {
@@ -321,7 +334,13 @@ impl Worker<'_> {
         let mut ignored = None;
         let mut first = true;
         while let Some(input) = self.queue.pop_front() {
+            // The steps of the turn see the person as the requester, unless the run ignores the action.
+            let requester = matches!(input, Input::Action { .. })
+                .then(|| std::mem::replace(&mut self.work.row.requester, self.person.id.clone()));
             let mut decision = self.decide(&input)?;
+            if let Some(before) = requester.filter(|_| decision.ignored.is_some()) {
+                self.work.row.requester = before;
+            }
             if input == Input::DocumentChanged {
                 self.note_changes(&mut decision.steps).await?;
             }
@@ -412,6 +431,7 @@ impl Worker<'_> {
                 may_change_document,
                 ..
             } => {
+                let authors = self.work.row.authors();
                 let call = ActionCall {
                     action_type: &action_type,
                     entity_type: &self.work.row.entity_type,
@@ -421,6 +441,7 @@ impl Worker<'_> {
                     payload: &payload,
                     run_as,
                     actor: &self.person,
+                    authors: &authors,
                     idempotency_key: &key,
                 };
                 let outcome = self.program.shared.actions.call(&call).map_err(|reason| {
@@ -511,6 +532,16 @@ impl Worker<'_> {
         let effect = Effect::new(name, input, (RetryPolicy::webhooks(), true), max)
             .map_err(|error| Stop::of(&error))?;
         self.work.effects.push((key.to_owned(), effect));
+        Ok(())
+    }
+
+    /// Asks for the withdrawal of the requests that earlier generations have left.
+    fn withdraw_left(&mut self) -> Result<(), Stop> {
+        let max = self.program.shared.limits.task_bytes_max;
+        let terms = (RetryPolicy::webhooks(), false);
+        let effect = Effect::new(WITHDRAW_EFFECT, &Value::Null, terms, max)
+            .map_err(|error| Stop::of(&error))?;
+        self.work.effects.push((ids::START.to_owned(), effect));
         Ok(())
     }
 
@@ -635,7 +666,7 @@ impl Worker<'_> {
     ) -> Result<Resolution, Stop> {
         if self.directory.is_none() {
             let read = self.program.shared.directory(&self.namespace).await;
-            self.directory = Some(read.map_err(|error| Stop::of(&error))?.0);
+            self.directory = Some(read.map_err(|error| Stop::of(&error))?);
         }
         let none = BTreeSet::new();
         let row = &self.work.row;

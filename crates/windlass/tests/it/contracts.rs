@@ -320,25 +320,27 @@ async fn case_26_a_rejected_document_runs_its_slot_again(h: Arc<Harness>) {
     until_state(&contracts, "f", "active").await;
 }
 
-// Replaces the body of a record behind the back of contracts.
-async fn overwrite(engine: &Engine, collection: &str, id: &str, body: Body) {
+// Writes the body of a record behind the back of contracts.
+pub(crate) async fn overwrite(engine: &Engine, collection: &str, id: &str, body: Body) {
     let store = engine.admin().store();
     let key = RecordKey {
         namespace: engine.namespace().clone(),
         collection: windlass::kernel::Collection::new(collection).unwrap(),
         id: windlass::kernel::RecordId::new(id).unwrap(),
     };
-    let found = store.records(vec![key.clone()]).await.unwrap().pop().flatten().unwrap();
+    let found = store.records(vec![key.clone()]).await.unwrap().pop().flatten();
+    let revision = found.as_ref().map_or(0, |record| record.revision);
     let put = RecordPut {
-        write_id: WriteId(uuid::Uuid::from_u128(u128::from(found.revision) + 7)),
+        write_id: WriteId(uuid::Uuid::from_u128(u128::from(revision) + 7)),
         body,
         terms: Terms::default(),
         keep: None,
-        at: found.updated_at,
+        at: found.map_or(engine.core().clock().now(), |record| record.updated_at),
         revision: None,
     };
     let write = RecordWrite::Put(Box::new(put));
-    let op = RecordOp { key, expect: Expect::At(found.revision), write };
+    let expect = if revision == 0 { Expect::Absent } else { Expect::At(revision) };
+    let op = RecordOp { key, expect, write };
     let commit = Commit::new(None, None, vec![Op::Record(Box::new(op))]);
     store.commit(vec![commit]).await.pop().unwrap().unwrap();
 }
@@ -768,6 +770,9 @@ async fn definitions_are_versions_that_documents_keep(h: Arc<Harness>) {
     contracts.rebase(TYPE).await.unwrap();
     let rebased = contracts.publish(TYPE, &dana).await.unwrap();
     assert_eq!((rebased.version, rebased.envelope_version), (4, 2));
+    // A version that was made for the older contract is compiled against the newest one.
+    let back = contracts.roll_back(TYPE, 2, &dana).await.unwrap();
+    assert_eq!((back.version, back.envelope_version), (5, 2));
     contracts.archive(TYPE).await.unwrap();
     assert!(contracts.definition(TYPE).await.unwrap().published.is_none());
     contracts.archive_type(TYPE).await.unwrap();
