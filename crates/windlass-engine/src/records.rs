@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
-    Body, Collection, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep,
-    Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
-    RecordVersion, RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
+    Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op, Query,
+    Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
+    Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;
@@ -24,9 +24,6 @@ pub use expecting::NewDocument;
 
 /// How often a write without an expected revision is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;
-
-/// The most bytes of the documents of one page.
-const PAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The records of one collection, with documents of type `T`.
 pub struct Records<T> {
@@ -324,23 +321,7 @@ impl<T: Serialize + DeserializeOwned> Listing<'_, T> {
             after: self.after,
             limit,
         };
-        let store = &records.core.store;
-        let mut rows = store.list(query).await?.records()?;
-        let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(Body::len).sum();
-        if bytes > PAGE_BYTES_MAX {
-            let message = format!(
-                "the page of {} records has {bytes} bytes; at most {PAGE_BYTES_MAX} are allowed; read pages of \
-                 fewer records",
-                rows.len()
-            );
-            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message));
-        }
-        for row in rows.iter_mut().filter(|row| row.body.as_ref().is_some_and(Body::is_reference)) {
-            // A record that was written meanwhile is read as it is now.
-            if let Some(now) = store.records(vec![row.key.clone()]).await?.pop().flatten() {
-                *row = now;
-            }
-        }
+        let rows = bodies::list_records(&*records.core.store, query).await?;
         Ok(rows.into_iter().filter_map(|record| document(record).transpose()).collect())
     }
 }
