@@ -73,6 +73,7 @@ mod relays_memos;
 mod relays_shared;
 mod replay;
 mod requests;
+mod requests_crashes;
 mod requests_of_models;
 mod retention;
 mod retries;
