@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
-    Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op, Query,
-    Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
-    Sha256Digest, Terms, Timestamp, WriteId, bodies,
+    Actor, Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op,
+    Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion,
+    RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;
@@ -91,6 +91,7 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
             terms: Ok(Terms::default()),
             expect: None,
             keep: false,
+            author: None,
         }
     }
 
@@ -207,6 +208,7 @@ pub struct PutRecord<'a, T> {
     terms: Result<Terms, Error>,
     expect: Option<Expect>,
     keep: bool,
+    author: Option<Arc<str>>,
 }
 
 impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
@@ -238,6 +240,13 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
         self
     }
 
+    /// Names the author of a kept version, for example `Actor::new("user", "ann")`. An author cannot decide about
+    /// the record, unless the request allows it.
+    pub fn by(mut self, author: &Actor) -> Self {
+        self.author = serde_json::to_string(author).ok().map(Arc::from);
+        self
+    }
+
     /// Sends the write and returns the new revision.
     ///
     /// # Errors
@@ -249,7 +258,8 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
         let (key, body) = self.prepared?;
         let records = self.records;
         let at = records.core.clock.now();
-        let keep = self.keep.then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
+        let (digest, actor) = (body.digest(), self.author);
+        let keep = self.keep.then_some(Keep { digest, actor, caused_by: None });
         let put = RecordPut {
             write_id: records.write_id(at),
             body,
