@@ -282,9 +282,20 @@ async fn due_times_end_and_escalate_requests(h: Arc<Harness>) {
 async fn the_end_of_a_run_withdraws_its_requests(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine.workflow("ask", ask).unwrap();
-    let run = flow.start(Request::to("ann").due("3 days")).id("one").await.unwrap();
+    let request = Request::to("ann").and_to("bob").quorum(2).due("3 days");
+    let run = flow.start(request).id("one").await.unwrap();
     let first = opened(&engine, 1).await.remove(0);
+    engine.requests().decide(&first.id, &who("bob"), &NewDecision::approve()).await.unwrap();
     run.terminate().await.unwrap();
+    // The decision is in the ledger, although the run has not read it.
+    let events = run.events().await.unwrap();
+    let decided = events.iter().find(|event| event.event_type.as_str() == "request.decided");
+    let decided = decided.unwrap().payload_json().unwrap();
+    let state = engine.requests().get(&first.id).await.unwrap();
+    let decision = engine.requests().decisions(&state).await.unwrap().remove(0);
+    let digest = Body::of(&decision).unwrap().digest();
+    assert_eq!((&decided["request"], &decided["decision"]), (&json!(first.id), &json!(digest)));
+    assert_eq!(decided["actor"], json!(Actor::new("user", "bob")));
     // At once, although the task that withdraws it may not have run.
     let error = engine.requests().decide(&first.id, &who("ann"), &NewDecision::approve()).await;
     assert_eq!(error.unwrap_err().code(), ErrorCode::RequestClosed);
