@@ -94,7 +94,10 @@ impl MessageSender {
         let query = Query::Messages { run_key, after: seq.saturating_sub(1), limit: 1 };
         let found = self.core.store.list(query).await?.messages()?.into_iter().next();
         let Some(found) = found.filter(|found| found.seq == seq) else { return Ok(()) };
-        if found.kind == kind && found.name == *name && found.body.as_ref() == body {
+        // The listed body may be a reference.
+        let content = |body: Option<&Body>| body.map(|body| (body.encoding, body.digest()));
+        let same_body = content(found.body.as_ref()) == content(body);
+        if found.kind == kind && found.name == *name && same_body {
             return Ok(());
         }
         let differs = if found.name == *name { "another body" } else { "another name" };

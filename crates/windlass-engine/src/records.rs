@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
-    Body, Collection, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep,
-    Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
-    RecordVersion, RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
+    Actor, Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op,
+    Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion,
+    RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;
@@ -24,9 +24,6 @@ pub use expecting::NewDocument;
 
 /// How often a write without an expected revision is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;
-
-/// The most bytes of the documents of one page.
-const PAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The records of one collection, with documents of type `T`.
 pub struct Records<T> {
@@ -94,6 +91,7 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
             terms: Ok(Terms::default()),
             expect: None,
             keep: false,
+            author: None,
         }
     }
 
@@ -210,6 +208,7 @@ pub struct PutRecord<'a, T> {
     terms: Result<Terms, Error>,
     expect: Option<Expect>,
     keep: bool,
+    author: Option<Arc<str>>,
 }
 
 impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
@@ -241,6 +240,13 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
         self
     }
 
+    /// Names the author of a kept version, for example `Actor::new("user", "ann")`. An author cannot decide about
+    /// the record, unless the request allows it.
+    pub fn by(mut self, author: &Actor) -> Self {
+        self.author = serde_json::to_string(author).ok().map(Arc::from);
+        self
+    }
+
     /// Sends the write and returns the new revision.
     ///
     /// # Errors
@@ -252,7 +258,8 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
         let (key, body) = self.prepared?;
         let records = self.records;
         let at = records.core.clock.now();
-        let keep = self.keep.then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
+        let (digest, actor) = (body.digest(), self.author);
+        let keep = self.keep.then_some(Keep { digest, actor, caused_by: None });
         let put = RecordPut {
             write_id: records.write_id(at),
             body,
@@ -324,23 +331,7 @@ impl<T: Serialize + DeserializeOwned> Listing<'_, T> {
             after: self.after,
             limit,
         };
-        let store = &records.core.store;
-        let mut rows = store.list(query).await?.records()?;
-        let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(Body::len).sum();
-        if bytes > PAGE_BYTES_MAX {
-            let message = format!(
-                "the page of {} records has {bytes} bytes; at most {PAGE_BYTES_MAX} are allowed; read pages of \
-                 fewer records",
-                rows.len()
-            );
-            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message));
-        }
-        for row in rows.iter_mut().filter(|row| row.body.as_ref().is_some_and(Body::is_reference)) {
-            // A record that was written meanwhile is read as it is now.
-            if let Some(now) = store.records(vec![row.key.clone()]).await?.pop().flatten() {
-                *row = now;
-            }
-        }
+        let rows = bodies::list_records(&*records.core.store, query).await?;
         Ok(rows.into_iter().filter_map(|record| document(record).transpose()).collect())
     }
 }

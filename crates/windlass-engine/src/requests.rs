@@ -111,10 +111,10 @@ impl Requests {
     ///
     /// # Errors
     ///
-    /// [`ErrorCode::NotAssigned`], [`ErrorCode::DeciderExcluded`], [`ErrorCode::DecisionExists`],
-    /// [`ErrorCode::RequestClosed`], [`ErrorCode::RequestStale`], [`ErrorCode::InvalidDecision`] or
-    /// [`ErrorCode::AnswerInvalid`]. Nothing is written then, except that a request about a record that has
-    /// changed is closed.
+    /// [`ErrorCode::NotAssigned`], [`ErrorCode::DeciderExcluded`], [`ErrorCode::EditorsUnknown`],
+    /// [`ErrorCode::DecisionExists`], [`ErrorCode::RequestClosed`], [`ErrorCode::RequestStale`],
+    /// [`ErrorCode::InvalidDecision`] or [`ErrorCode::AnswerInvalid`]. Nothing is written then, except that a
+    /// request about a record that has changed is closed.
     pub async fn decide(
         &self,
         id: &str,
@@ -209,7 +209,7 @@ impl Requests {
         self.change(id, change).await
     }
 
-    /// Takes a request back for an operator.
+    /// Takes a request back for an operator: a person, an API key, or both.
     ///
     /// # Errors
     ///
@@ -217,14 +217,13 @@ impl Requests {
     pub async fn withdraw_as_operator(
         &self,
         id: &str,
+        (person, key_id): (Option<&str>, Option<&str>),
         reason: Option<&str>,
     ) -> Result<RequestState, Error> {
         let reason =
             reason.map_or_else(|| "an operator withdrew it".into(), crate::cancel::shortened);
         let change = |state: &mut RequestState, now| {
-            rules::check_open(state, now)?;
-            rules::close(state, RequestStatus::Withdrawn, now, None, Some(reason.clone()));
-            Ok(())
+            rules::withdraw_as_operator(state, (person, key_id), Some(reason.clone()), now)
         };
         self.change(id, change).await
     }
@@ -454,7 +453,8 @@ impl Requests {
         Ok(Ok(vec![Op::Record(Box::new(check))]))
     }
 
-    // Editors are the actors of the kept versions of the record.
+    // Editors are the actors of the kept versions of the record. Each of its revisions must be kept: one that is
+    // not kept leaves no name.
     async fn check_editors(
         &self,
         state: &RequestState,
@@ -467,34 +467,42 @@ impl Requests {
         };
         let creators = decider.key_creators.iter().map(String::as_str);
         let people = [decider.subject.id()].into_iter().chain(on_behalf_of).chain(creators);
-        let people: Vec<Actor> = people.map(|id| Actor::new("user", id)).collect();
+        let people: Vec<&str> = people.collect();
         let key = RecordKey {
             namespace: self.namespace.clone(),
             collection: about.collection.clone(),
             id: about.id.clone(),
         };
+        let rows = self.core.store.record_rows(vec![key.clone()]).await?;
+        let newest = rows.into_iter().flatten().next().map_or(0, |row| row.revision);
         let limit = self.core.options.limits.page_rows_max.min(100);
-        let mut before = None;
-        loop {
-            let query = Query::RecordVersions { key: key.clone(), before, limit };
+        let mut left = newest;
+        while left > 0 {
+            let query = Query::RecordVersions { key: key.clone(), before: Some(left + 1), limit };
             let page = self.core.store.list(query).await?.record_versions()?;
-            let wrote = |version: &windlass_kernel::RecordVersion| {
-                let actor = version.actor.as_ref();
-                let actor = actor.and_then(|text| serde_json::from_str::<Actor>(text).ok());
-                actor.is_some_and(|actor| {
-                    people.iter().any(|p| (&p.kind, p.id_hash) == (&actor.kind, actor.id_hash))
-                })
+            let unknown = |revision: u64| {
+                let why = format!("revision {revision} of record {key} is not a kept version");
+                Err(rules::editors_unknown(state, &why))
             };
-            if page.iter().any(wrote) {
-                let why =
-                    format!("they edited record {key}, act for an editor or use an editor's key");
-                return Err(rules::excluded(state, &why));
+            for version in &page {
+                let actor = version.actor.as_deref();
+                let actor = actor.and_then(|text| serde_json::from_str::<Actor>(text).ok());
+                if actor.is_some_and(|actor| people.iter().any(|id| actor.may_be_person(id))) {
+                    let why = format!(
+                        "they edited record {key}, act for an editor or use an editor's key"
+                    );
+                    return Err(rules::excluded(state, &why));
+                }
+                if version.revision != left {
+                    return unknown(left);
+                }
+                left -= 1;
             }
-            before = page.last().map(|version| version.revision);
-            if page.len() < limit as usize {
-                return Ok(());
+            if left > 0 && page.len() < limit as usize {
+                return unknown(left);
             }
         }
+        Ok(())
     }
 
     // The end of a run withdraws its requests a little later.

@@ -16,6 +16,7 @@ use crate::events;
 use crate::keyed::KeyedEvents;
 use crate::local_runs::LocalRuns;
 use crate::registry::Registry;
+use crate::requests::Requests;
 use crate::result_message::ChildResult;
 use crate::tasks::{CANCEL_TREE, internal_queue};
 use crate::turn::refusal;
@@ -55,7 +56,9 @@ impl Terminator {
             };
             match self.commit_revoked(draft.finish()).await {
                 Ok(_) => return Ok(()),
-                Err(CommitError::Conflict(Conflict::RunHead { .. } | Conflict::RunHold { .. })) => {
+                Err(CommitError::Conflict(
+                    Conflict::RunHead { .. } | Conflict::RunHold { .. } | Conflict::Record { .. },
+                )) => {
                     let run_key = run.run_key;
                     tracing::debug!(%run_key, "the run changed during its termination; retrying");
                 }
@@ -136,6 +139,9 @@ impl Terminator {
             last = last.plus(std::time::Duration::from_micros(1));
             self.core.clock.stamp(last)
         };
+        let (core, commits) = (Arc::clone(&self.core), Arc::clone(&self.commits));
+        let requests = Requests { core, commits, namespace: run.namespace.clone() };
+        requests.record_decisions(&mut draft, &open_steps, &mut stamp).await?;
         cancel_open_steps(&mut draft, open_steps, model, &mut stamp)?;
         let stamp = stamp();
         let mut payload = with_actor(request.actor);

@@ -16,9 +16,10 @@ use bytes::Bytes;
 use crate::body::{Body, BodyRef};
 use crate::commit::{Commit, Op};
 use crate::digest::Sha256Digest;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::RunKey;
 use crate::limits::{Limits, check_max};
+use crate::query::Query;
 use crate::record::{Record, RecordKey, RecordVersion, RecordWrite};
 use crate::rows::{Message, Run, Step};
 use crate::store::{Loaded, Store};
@@ -27,6 +28,8 @@ use crate::store::{Loaded, Store};
 pub const BODIES_MAX: usize = 64;
 /// The most bytes that [`fill`] reads with one call, unless one body is larger.
 const READ_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The most bytes of the bodies of one page that [`list_records`] reads.
+pub const PAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The owner of large bodies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -310,6 +313,54 @@ pub async fn fill<S: Store + ?Sized>(
         }
     }
     Ok(())
+}
+
+/// A page of a listing of records with the data of the large bodies, as [`fill_records`] reads it.
+///
+/// # Errors
+///
+/// [`ErrorCode::InvalidSize`] if the bodies of the page have more than [`PAGE_BYTES_MAX`] bytes, and errors of
+/// the store.
+pub async fn list_records<S: Store + ?Sized>(
+    store: &S,
+    query: Query,
+) -> Result<Vec<Record>, Error> {
+    let rows = store.list(query).await?.records()?;
+    let bytes: usize = rows.iter().filter_map(|row| row.body.as_ref()).map(Body::len).sum();
+    if bytes > PAGE_BYTES_MAX {
+        let message = format!(
+            "the page of {} records has {bytes} bytes; at most {PAGE_BYTES_MAX} are allowed; read pages of \
+             fewer records",
+            rows.len()
+        );
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message));
+    }
+    fill_records(store, rows).await
+}
+
+/// Replaces the references of listed records by the data. A record that was written since it was listed is
+/// returned as it is now; one that was deleted since is left out. The caller bounds the bytes.
+///
+/// # Errors
+///
+/// As [`fill`].
+pub async fn fill_records<S: Store + ?Sized>(
+    store: &S,
+    mut rows: Vec<Record>,
+) -> Result<Vec<Record>, Error> {
+    match fill(store, of_records(&mut rows)).await {
+        // A write deletes the body of the revision before, if no version keeps it.
+        Err(error) if error.code() == ErrorCode::StoreCorrupt => {}
+        filled => return filled.map(|()| rows),
+    }
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows {
+        match row.body.as_ref().is_some_and(Body::is_reference) {
+            true => found.extend(store.records(vec![row.key]).await?.into_iter().flatten()),
+            false => found.push(row),
+        }
+    }
+    Ok(found)
 }
 
 /// The bodies of a run that may be references.

@@ -2,7 +2,7 @@
 
 use windlass_kernel::request::{About, DECISIONS, Decision, RecordRef, RequestState, Verdict};
 use windlass_kernel::{
-    Collection, Error, ErrorCode, Query, RecordId, Sha256Digest, Terms, Timestamp,
+    Collection, Error, ErrorCode, Query, RecordId, Sha256Digest, Terms, Timestamp, bodies,
 };
 
 use super::Requests;
@@ -50,7 +50,11 @@ impl Requests {
             seen += page.len();
             let is_last = page.len() < limit as usize || seen >= APPROVALS_MAX;
             after = page.last().map(|record| record.key.id.clone());
-            for body in page.into_iter().filter_map(|record| record.body) {
+            for row in page {
+                // One at a time: an answer may be large.
+                let filled = bodies::fill_records(&*self.core.store, vec![row]).await?;
+                let body = filled.into_iter().next().and_then(|record| record.body);
+                let Some(body) = body else { continue };
                 let decision: Decision = body.read()?;
                 let Some(revision) = self.revision_of(&decision.request, record).await? else {
                     continue;

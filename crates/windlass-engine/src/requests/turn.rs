@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use windlass_kernel::request::{
-    About, Opening, Request, RequestOutcome, RequestRun, RequestState, RequestStatus,
+    About, Decision, Opening, Request, RequestOutcome, RequestRun, RequestState, RequestStatus,
 };
 use windlass_kernel::{
     Actor, Body, Draft, Error, ErrorCode, ErrorKind, Expect, Message, RecordOp, RecordPut,
@@ -15,6 +15,9 @@ use crate::events;
 use crate::model::TurnError;
 use crate::tasks::WITHDRAW_REQUEST;
 use crate::turn::Turn;
+
+/// The most open requests of a run whose decisions the end of the run records.
+const REQUESTS_MAX: usize = 32;
 
 /// The request that a step waits for, as the input of the step's row has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +54,57 @@ pub struct ClosedRequest {
     /// How.
     pub outcome: RequestOutcome,
     due_task: Option<TaskId>,
+}
+
+/// Records a decision: who and about what, as digests.
+fn record_decision(
+    draft: &mut Draft,
+    step: &StepKey,
+    decision: &Decision,
+    stamp: Stamp,
+) -> Result<(), Error> {
+    let payload = json!({
+        "key": step,
+        "request": decision.request,
+        "actor": Actor::new("user", &decision.by),
+        "on_behalf_of": decision.on_behalf_of.as_deref().map(|id| Actor::new("user", id)),
+        "verdict": decision.verdict,
+        "about": decision.about,
+        "decision": Body::of(decision)?.digest(),
+        "at": decision.at.to_string(),
+    });
+    draft.event(events::REQUEST_DECIDED, &payload, stamp).map(|_| ())
+}
+
+impl Requests {
+    /// Records the decisions about the open requests of a run in the commit that ends it from outside: no turn will
+    /// read them. The commit checks the requests, so that no decision comes in between.
+    pub(crate) async fn record_decisions(
+        &self,
+        draft: &mut Draft,
+        open: &[Step],
+        mut stamp: impl FnMut() -> Stamp,
+    ) -> Result<(), Error> {
+        let name = super::REQUEST_MESSAGE;
+        let asks = open.iter().filter(|step| step.wait_for.as_deref() == Some(name.as_str()));
+        let max = REQUESTS_MAX.min(self.core.options.limits.records_per_commit_max);
+        for step in asks.take(max) {
+            let Some(RequestRef { request }) = RequestRef::of(step) else { continue };
+            let found = match self.found(&request).await {
+                Err(error) if error.code() == ErrorCode::RequestNotFound => continue,
+                found => found?,
+            };
+            if found.state.run.run_key != step.run_key {
+                continue;
+            }
+            for decision in self.decisions(&found.state).await? {
+                record_decision(draft, &step.step_key, &decision, stamp())?;
+            }
+            let (key, expect) = (found.state.key(&self.namespace), Expect::At(found.revision));
+            draft.record(RecordOp { key, expect, write: RecordWrite::Check }, stamp())?;
+        }
+        Ok(())
+    }
 }
 
 impl Turn {
@@ -198,18 +252,7 @@ impl Turn {
     ) -> Result<Step, Error> {
         let outcome = &closed.outcome;
         for decision in &outcome.decisions {
-            let stamp = self.stamp();
-            let payload = json!({
-                "key": row.step_key,
-                "request": outcome.request,
-                "actor": Actor::new("user", &decision.by),
-                "on_behalf_of": decision.on_behalf_of.as_deref().map(|id| Actor::new("user", id)),
-                "verdict": decision.verdict,
-                "about": decision.about,
-                "decision": Body::of(decision)?.digest(),
-                "at": decision.at.to_string(),
-            });
-            draft.event(events::REQUEST_DECIDED, &payload, stamp)?;
+            record_decision(draft, &row.step_key, decision, self.stamp())?;
         }
         if let Some(task) = closed.due_task {
             draft.settle(task);

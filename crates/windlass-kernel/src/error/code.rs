@@ -99,6 +99,7 @@ error_codes! {
     DocumentNotFound = "DOCUMENT_NOT_FOUND",
     DuplicateRun = "DUPLICATE_RUN",
     DuplicateStep = "DUPLICATE_STEP",
+    EditorsUnknown = "EDITORS_UNKNOWN",
     EndpointNotFound = "ENDPOINT_NOT_FOUND",
     EndDiffers = "END_DIFFERS",
     EngineStopping = "ENGINE_STOPPING",

@@ -8,6 +8,11 @@ use crate::digest::{SetsumDigest, Sha256Digest};
 use crate::error::Error;
 use crate::limits::{Limits, check_max};
 
+/// The kind of a person.
+const USER: &str = "user";
+/// The member of the metadata with the digests of the people who created the actor's key.
+const KEY_CREATORS: &str = "key_creators";
+
 /// The `actor` member of a payload: the kind of the actor and a digest of its id, never a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
@@ -26,6 +31,24 @@ impl Actor {
     pub fn new(kind: impl Into<String>, id: &str) -> Self {
         let id_hash = SetsumDigest::value_digest(&Value::from(id));
         Self { kind: kind.into(), id_hash, metadata: Map::new() }
+    }
+
+    /// Adds the people who created the key that the actor used: each of them could have used it.
+    #[must_use]
+    pub fn with_key_creators<'a>(mut self, ids: impl IntoIterator<Item = &'a str>) -> Self {
+        let creators: Vec<_> = ids.into_iter().map(|id| Self::new(USER, id).id_hash).collect();
+        if !creators.is_empty() {
+            self.metadata.insert(KEY_CREATORS.to_owned(), serde_json::json!(creators));
+        }
+        self
+    }
+
+    /// Whether the actor is this person, or used a key that this person created.
+    pub fn may_be_person(&self, id: &str) -> bool {
+        let id_hash = Self::new(USER, id).id_hash;
+        let creators = self.metadata.get(KEY_CREATORS).map(Vec::<SetsumDigest>::deserialize);
+        (self.kind == USER && self.id_hash == id_hash)
+            || creators.and_then(Result::ok).is_some_and(|ids| ids.contains(&id_hash))
     }
 
     /// Refuses an actor that is too large for the events that name it.

@@ -161,8 +161,8 @@ impl Request {
         self
     }
 
-    /// Whether editors of the record that it is about may decide. By default they cannot: everybody who
-    /// wrote a kept version of it.
+    /// Editors of the record that it is about may decide. By default they cannot: everybody who wrote a kept
+    /// version of it. If a revision of the record is not kept, nobody can decide, because its editor is unknown.
     #[must_use]
     pub fn allow_editors(mut self) -> Self {
         self.exclude_editors = false;

@@ -124,6 +124,15 @@ pub fn excluded(state: &RequestState, why: &str) -> Error {
     Error::new(ErrorKind::Refused, ErrorCode::DeciderExcluded, message)
 }
 
+/// The error for a request whose editors must not decide, if it is not known who they are.
+pub fn editors_unknown(state: &RequestState, why: &str) -> Error {
+    let message = format!(
+        "nobody can decide about request {}, because its editors must not, and not all of them are known: {why}",
+        state.id
+    );
+    Error::new(ErrorKind::Refused, ErrorCode::EditorsUnknown, message)
+}
+
 /// Checks a decision and writes it down. The caller has checked the answer against the schema.
 ///
 /// # Errors
@@ -236,7 +245,7 @@ pub fn close(
     reason: Option<String>,
 ) {
     state.status = status;
-    state.closed = Some(Closed { at, by: by.map(str::to_owned), reason });
+    state.closed = Some(Closed { at, by: by.map(str::to_owned), key_id: None, reason });
 }
 
 /// The next thing that happens at the due time.
@@ -406,8 +415,36 @@ pub fn withdraw(
         let message = format!("only its requester and operators can withdraw request {}", state.id);
         return Err(Error::new(ErrorKind::Refused, ErrorCode::NotAssigned, message));
     }
-    close(state, RequestStatus::Withdrawn, now, Some(id), reason);
+    withdraw_as(state, (Some(id), decider.key_id.as_deref()), reason, now);
     Ok(())
+}
+
+/// Takes a request back for an operator: a person, an API key, or both.
+///
+/// # Errors
+///
+/// [`ErrorCode::RequestClosed`].
+pub fn withdraw_as_operator(
+    state: &mut RequestState,
+    operator: (Option<&str>, Option<&str>),
+    reason: Option<String>,
+    now: Timestamp,
+) -> Result<(), Error> {
+    check_open(state, now)?;
+    withdraw_as(state, operator, reason, now);
+    Ok(())
+}
+
+fn withdraw_as(
+    state: &mut RequestState,
+    (person, key_id): (Option<&str>, Option<&str>),
+    reason: Option<String>,
+    at: Timestamp,
+) {
+    close(state, RequestStatus::Withdrawn, at, person, reason);
+    if let Some(closed) = &mut state.closed {
+        closed.key_id = key_id.map(str::to_owned);
+    }
 }
 
 fn check_comment(text: &str) -> Result<(), Error> {

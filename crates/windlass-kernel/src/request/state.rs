@@ -105,6 +105,9 @@ pub struct Closed {
     /// The person who ended it, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// The API key with which it was withdrawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
     /// Why, if decisions did not end it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -113,8 +113,8 @@ impl AgentProgram {
         let mut known = BTreeMap::new();
         for run in runs {
             let page = self.engine.limits.page_rows_max;
-            let rows = steps_of(&*self.engine.store, run, page).await.map_err(TurnError::Store)?;
-            for row in rows.into_iter().filter(|row| row.kind == TOOL) {
+            let rows = steps_of(&*self.engine.store, run, &[TOOL], page).await;
+            for row in rows.map_err(TurnError::Store)? {
                 let index = row.step_key.as_str().strip_prefix(&prefix);
                 let Some(index) = index.and_then(|n| n.parse::<usize>().ok()) else { continue };
                 let done = row.result.as_ref().and_then(|result| result.read().ok());

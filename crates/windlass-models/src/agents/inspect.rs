@@ -6,7 +6,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use windlass_engine::Engine;
 use windlass_kernel::{
-    Error, ErrorCode, ErrorKind, Query, RunKey, RunStatus, RunsQuery, StepKey, WorkflowName,
+    Error, ErrorCode, ErrorKind, Query, RunKey, RunStatus, RunsQuery, Step as StepRow, StepKey,
+    WorkflowName, bodies,
 };
 
 use super::agent::Agent;
@@ -185,8 +186,10 @@ pub async fn response_at(
     let after = Some((ordinal, StepKey::from_stored(String::new())));
     let query = Query::Steps { run_key, after, limit: ROWS_PER_EVENT };
     let rows = engine.store().list(query).await?.steps()?;
-    let found = rows.into_iter().find(|row| row.step_key == *step);
-    let response = found.filter(|row| row.kind == RESPONSE).and_then(|row| {
+    let found = rows.into_iter().find(|row| row.step_key == *step && row.kind == RESPONSE);
+    let mut found: Vec<StepRow> = found.into_iter().collect();
+    bodies::fill(&**engine.store(), bodies::of_steps(&mut found)).await?;
+    let response = found.pop().and_then(|row| {
         let format = WireFormat::deserialize(&row.input?.read::<Value>().ok()?["format"]).ok()?;
         Some((format, row.result?))
     });

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use windlass_engine::Turn;
 use windlass_kernel::{
     Body, Draft, Error, ErrorCode, Query, Run, RunKey, Sha256Digest, Step as StepRow, StepKey,
-    StepStatus, Store, Timestamp,
+    StepKind, StepStatus, Store, Timestamp, bodies,
 };
 
 use super::accounts::BudgetRef;
@@ -369,7 +369,7 @@ impl Rows {
         page: u32,
     ) -> Result<(), Error> {
         for run in runs {
-            for row in steps_of(store, run, page).await? {
+            for row in steps_of(store, run, &[VALUE, ITEMS, RESPONSE], page).await? {
                 self.take(run, &row)?;
             }
         }
@@ -444,18 +444,21 @@ impl Rows {
     }
 }
 
-/// All steps of a run.
+/// All steps of a run with one of these kinds.
 pub(crate) async fn steps_of(
     store: &dyn Store,
     run_key: RunKey,
+    kinds: &[StepKind],
     limit: u32,
 ) -> Result<Vec<StepRow>, Error> {
     let (mut after, mut found) = (None, Vec::new());
     loop {
         let query = Query::Steps { run_key, after: after.clone(), limit };
-        let page = store.list(query).await?.steps()?;
+        let mut page = store.list(query).await?.steps()?;
         let last = page.len() < limit as usize;
         after = page.last().map(|row| (row.position, row.step_key.clone()));
+        page.retain(|row| kinds.contains(&row.kind));
+        bodies::fill(store, bodies::of_steps(&mut page)).await?;
         found.extend(page);
         if last {
             return Ok(found);

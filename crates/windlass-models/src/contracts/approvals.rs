@@ -11,7 +11,7 @@ use windlass_contracts::tokens::Verdict;
 use windlass_engine::{RecordChange, conflict_delay, refusal};
 use windlass_kernel::{
     Collection, CommitError, Conflict, Error, ErrorCode, Expect, MessageKind, Query, RecordId,
-    Sha256Digest, Subject, Timestamp,
+    Sha256Digest, Subject, Timestamp, bodies,
 };
 
 use super::chains::ChainProgress;
@@ -233,7 +233,7 @@ impl Contracts {
             after: after.map(RecordId::new).transpose()?,
             limit,
         };
-        let rows = self.engine.store().list(query).await?.records()?;
+        let rows = bodies::list_records(&**self.engine.store(), query).await?;
         rows.into_iter().filter_map(|record| record.body).map(|body| body.read()).collect()
     }
 

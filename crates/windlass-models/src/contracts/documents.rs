@@ -8,8 +8,8 @@ use windlass_contracts::document::{FieldChange, changes, is_material};
 use windlass_contracts::types::{EditWindow, GateTrigger, LifecycleContract};
 use windlass_engine::{RecordChange, StartRun, conflict_delay, refusal};
 use windlass_kernel::{
-    Body, CommitError, Conflict, Error, ErrorCode, Expect, MessageKind, OnExisting, Query, RunId,
-    Subject,
+    Body, CommitError, Conflict, Error, ErrorCode, Expect, MessageKind, OnExisting, Query,
+    RecordVersion, RunId, Store, Subject, bodies,
 };
 
 use super::description::NAME;
@@ -183,7 +183,8 @@ impl Contracts {
     ///
     /// # Errors
     ///
-    /// The store does not answer, or a name is not valid.
+    /// The store does not answer, or a name is not valid. [`ErrorCode::InvalidSize`] if the documents of the page
+    /// have more than 64 MiB.
     pub async fn documents(
         &self,
         entity_type: &str,
@@ -204,7 +205,7 @@ impl Contracts {
             after: after.map(windlass_kernel::RecordId::new).transpose()?,
             limit,
         };
-        let rows = self.engine.store().list(query).await?.records()?;
+        let rows = bodies::list_records(&**self.engine.store(), query).await?;
         rows.into_iter().filter_map(|record| Document::read(record).transpose()).collect()
     }
 
@@ -460,6 +461,7 @@ impl super::shared::Shared {
             let last = page.len() < limit as usize;
             before = page.last().map(|kept| kept.revision);
             for kept in page {
+                let kept = filled_version(&*self.store, kept).await?;
                 let row: DocumentRow = kept.body.read()?;
                 if row.version < version {
                     return found.ok_or_else(|| no_version(entity_type, id, version));
@@ -476,6 +478,15 @@ impl super::shared::Shared {
             }
         }
     }
+}
+
+/// A listed version with its content. Versions are read one at a time, because each may be large.
+pub(crate) async fn filled_version(
+    store: &dyn Store,
+    mut kept: RecordVersion,
+) -> Result<RecordVersion, Error> {
+    bodies::fill(store, bodies::of_versions(std::slice::from_mut(&mut kept))).await?;
+    Ok(kept)
 }
 
 fn no_version(entity_type: &str, id: &str, version: u64) -> Error {

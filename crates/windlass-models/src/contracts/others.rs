@@ -14,6 +14,7 @@ use windlass_kernel::{Body, BoxFuture, Error, ErrorCode, Query, Subject};
 
 use super::actions::{ActionCall, ActionOutcome};
 use super::document::{DocumentRow, Person};
+use super::documents::filled_version;
 use super::handle::Contracts;
 use super::names::{DOCUMENTS, document_id, key};
 use super::shared::Shared;
@@ -143,6 +144,7 @@ impl Contracts {
         let query = Query::RecordVersions { key, before: None, limit: NOTES_MAX };
         let kept = self.engine.store().list(query).await?.record_versions()?;
         for version in kept {
+            let version = filled_version(&**self.engine.store(), version).await?;
             let row: DocumentRow = version.body.read()?;
             if row.note.why.as_deref() == Some(note) {
                 return Ok(true);

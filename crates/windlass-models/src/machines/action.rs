@@ -89,6 +89,9 @@ pub enum WorkflowAction {
         input: Value,
         /// The retry policy.
         retry_policy: RetryPolicy,
+        /// Whether a record says later what became of the effect; `Engine::receipts` reads it.
+        #[serde(default)]
+        receipt: bool,
     },
     /// Ask people, and wait for their decision: `on_request_closed` gets the outcome. The request is opened in
     /// the commit of this callback. If it cannot be opened, the run is blocked and tries again.
@@ -225,7 +228,25 @@ impl WorkflowAction {
     /// # drop(mail);
     /// ```
     pub fn effect(name: impl Into<String>, input: Value, retry_policy: RetryPolicy) -> Self {
-        Self::EnqueueEffect { name: name.into(), input, retry_policy }
+        Self::EnqueueEffect { name: name.into(), input, retry_policy, receipt: false }
+    }
+
+    /// As [`WorkflowAction::effect`], with a receipt: when the effect is delivered or given up, the same commit writes
+    /// a record that says so. `Engine::receipts` reads the receipts of a run.
+    ///
+    /// ```
+    /// # use windlass::machines::WorkflowAction;
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let mail = WorkflowAction::effect_with_receipt("mail", json!("paid"), RetryPolicy::none());
+    /// # drop(mail);
+    /// ```
+    pub fn effect_with_receipt(
+        name: impl Into<String>,
+        input: Value,
+        retry_policy: RetryPolicy,
+    ) -> Self {
+        Self::EnqueueEffect { name: name.into(), input, retry_policy, receipt: true }
     }
 
     /// The end, with a result.

@@ -391,8 +391,8 @@ impl Pending {
                 self.cancel(Kind::Request, request_id)
             }
             WorkflowAction::WriteRecords { write_id, changes } => self.records(write_id, changes),
-            WorkflowAction::EnqueueEffect { name, input, retry_policy } => {
-                self.effect(name, &input, retry_policy)
+            WorkflowAction::EnqueueEffect { name, input, retry_policy, receipt } => {
+                self.effect(name, &input, (retry_policy, receipt))
             }
             WorkflowAction::CompleteWorkflow { result } => {
                 Ok(Some(Planned::End(Ended::Returned(Ok(Body::of(&result)?)))))
@@ -441,9 +441,9 @@ impl Pending {
         &mut self,
         name: String,
         input: &Value,
-        retry: RetryPolicy,
+        delivery: (RetryPolicy, bool),
     ) -> Result<Option<Planned>, Error> {
-        let effect = Effect::new(&name, input, (retry, false), self.limits.task_bytes_max)?;
+        let effect = Effect::new(&name, input, delivery, self.limits.task_bytes_max)?;
         let spec = self.spec("the effect's input", name.clone(), input, None)?;
         let id = (Kind::Effect, name);
         let mut number = self.used.get(&id).copied().unwrap_or(0) + 1;

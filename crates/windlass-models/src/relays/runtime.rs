@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, events};
 use windlass_kernel::{
-    Body, Error, ErrorCode, ErrorKind, Event, IntoDuration, Query, QueueName, RetryLimit,
-    RetryPolicy, Route, Run, RunKey, RunOverview, RunStatus, StepStatus,
+    Body, BodyOwner, Error, ErrorCode, ErrorKind, Event, IntoDuration, Query, QueueName,
+    RetryLimit, RetryPolicy, Route, Run, RunKey, RunOverview, RunStatus, StepStatus, bodies,
 };
 
 use super::description::{
@@ -410,7 +410,11 @@ impl RunHandle<Bytes> {
     ///
     /// [`ErrorCode::RunNotFound`] if the run does not exist any more.
     pub async fn relay_status(&self) -> Result<RelayStatus, Error> {
-        let RunOverview { run, open_steps } = self.overview().await?;
+        let RunOverview { mut run, open_steps } = self.overview().await?;
+        let owner = BodyOwner::Run(run.run_key);
+        let large = [run.output.as_mut(), run.error.as_mut()].into_iter().flatten();
+        let large = large.map(|body| (owner.clone(), body));
+        bodies::fill(&**self.engine.store(), large).await?;
         let open = open_steps.iter().find(|step| step.kind == RELAY);
         let step = match open.and_then(|step| step.step_key.as_str().parse().ok()) {
             Some(number) => number,

@@ -5,6 +5,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::routes;
 use windlass::ErrorCode;
+use windlass::kernel::Subject;
 use windlass::kernel::request::rules;
 use windlass::requests::{
     About, Decider, Decision, InboxOrder, InboxQuery, NewDecision, RequestState, RequestStatus,
@@ -173,6 +174,12 @@ pub(crate) struct RequestView {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Time>,
+    /// The person who ended it: by the last decision, or by withdrawing it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed_by: Option<String>,
+    /// The API key with which it was withdrawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closed_key_id: Option<String>,
     /// Why it ended, if decisions did not end it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -221,6 +228,8 @@ impl RequestView {
             opened_at: Time(state.opened_at),
             due_at: state.due_at.map(Time),
             closed_at: closed.map(|closed| Time(closed.at)),
+            closed_by: closed.and_then(|closed| closed.by.clone()),
+            closed_key_id: closed.and_then(|closed| closed.key_id.clone()),
             reason: closed.and_then(|closed| closed.reason.clone()),
             delegations: state
                 .delegations
@@ -526,7 +535,11 @@ pub(crate) async fn withdraw(
     let reason = body.reason.as_deref();
     let requests = requests(&call);
     let state = match call.caller.scopes.allow(Scope::Manage) {
-        true => requests.withdraw_as_operator(&id, reason).await?,
+        true => {
+            let person = call.caller.subject.as_ref().map(Subject::id);
+            let key = call.caller.key.as_ref().map(|key| &*key.id);
+            requests.withdraw_as_operator(&id, (person, key), reason).await?
+        }
         false => requests.withdraw(&id, &decider(&call)?, reason).await?,
     };
     view(&call, state).await

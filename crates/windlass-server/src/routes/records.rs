@@ -423,7 +423,8 @@ pub(crate) async fn put(
         let (name, value) = parse_term(term)?;
         terms.add(name, value)?;
     }
-    let actor = call.caller.actor.clone();
+    let creators = call.caller.key.iter().flat_map(|key| &key.creators).map(String::as_str);
+    let actor = call.caller.actor.clone().map(|actor| actor.with_key_creators(creators));
     let document = NewDocument { body, terms, keep: params.keep, actor };
     let records = call.engine.records::<Value>(at.collection.as_str());
     let written = records.put_expecting(&at.id, expect, document).await;

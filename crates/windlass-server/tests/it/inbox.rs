@@ -12,8 +12,10 @@ use crate::harness::{Kind, Server, on_every_store, read, wait_until};
 
 on_every_store!(
     people_read_their_inbox_and_decide,
+    large_requests_are_listed_and_decided,
     bad_decisions_are_refused_and_write_nothing,
     the_creator_of_a_key_cannot_approve_with_it,
+    editors_cannot_approve_what_they_edited,
     a_request_names_the_revision_that_the_person_approved_last,
 );
 
@@ -147,7 +149,7 @@ async fn people_read_their_inbox_and_decide(kind: Kind) {
     assert_eq!((status, &view["approvals"], &view["status"]), (200, &json!(1), &json!("open")));
     let (status, view) = call(&server, &bob, Method::POST, &post("decide"), Some(yes)).await;
     assert_eq!((status, &view["status"]), (200, &json!("approved")), "{view}");
-    assert_eq!(view["decisions"][1]["by"], "bob");
+    assert_eq!((&view["decisions"][1]["by"], &view["closedBy"]), (&json!("bob"), &json!("bob")));
     assert!(view["decisions"][1]["keyId"].is_string(), "{view}");
     let id = opened(&flow, &server, "two", Request::to("ann")).await;
     let withdraw = format!("/inbox/{id}/withdraw");
@@ -155,6 +157,41 @@ async fn people_read_their_inbox_and_decide(kind: Kind) {
     assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("NOT_ASSIGNED")));
     let (status, view) = call(&server, &operator, Method::POST, &withdraw, None).await;
     assert_eq!((status, &view["status"]), (200, &json!("withdrawn")), "{view}");
+    // The operator's key stands for no person.
+    assert!(view.get("closedBy").is_none() && view["closedKeyId"].is_string(), "{view}");
+    let id = opened(&flow, &server, "three", Request::to("ann").requester("rae")).await;
+    let withdraw = format!("/inbox/{id}/withdraw");
+    let olga = keys.of_person("default", &[Scope::Decide, Scope::Manage], "olga", None).await;
+    let (status, view) = call(&server, &olga, Method::POST, &withdraw, None).await;
+    assert_eq!((status, &view["closedBy"]), (200, &json!("olga")), "{view}");
+    assert!(view["closedKeyId"].is_string(), "{view}");
+    let id = opened(&flow, &server, "four", Request::to("ann").requester("zoe")).await;
+    let (status, view) =
+        call(&server, &zoe, Method::POST, &format!("/inbox/{id}/withdraw"), None).await;
+    assert_eq!((status, &view["closedBy"]), (200, &json!("zoe")), "{view}");
+}
+
+async fn large_requests_are_listed_and_decided(kind: Kind) {
+    let (flow, server, keys) = start(kind).await;
+    let ann = keys.of_person("default", &[Scope::Decide], "ann:cfo", None).await;
+    let text = "x".repeat(200 * 1024);
+    let large = Request::to("role:cfo").about_snapshot(&json!({ "text": text })).due("2 days");
+    let large = opened(&flow, &server, "large", large).await;
+    let small = opened(&flow, &server, "small", Request::to("ann").due("1 day")).await;
+    for (query, expect) in [("", [&large, &small]), ("?order=due", [&small, &large])] {
+        let (status, list) =
+            call(&server, &ann, Method::GET, &format!("/inbox{query}"), None).await;
+        assert_eq!(status, 200, "{query}: {}", list["code"]);
+        let found = list["requests"].as_array().unwrap();
+        let ids: Vec<&str> = found.iter().map(|one| one["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, expect, "{query}");
+        let shown = found.iter().find(|one| one["id"] == large.as_str()).unwrap();
+        assert_eq!(shown["about"]["snapshot"]["text"], text.as_str(), "{query}");
+    }
+    let yes = Some(json!({ "choice": "approve" }));
+    let path = format!("/inbox/{large}/decide");
+    let (status, view) = call(&server, &ann, Method::POST, &path, yes).await;
+    assert_eq!((status, &view["status"]), (200, &json!("approved")));
 }
 
 async fn bad_decisions_are_refused_and_write_nothing(kind: Kind) {
@@ -166,7 +203,8 @@ async fn bad_decisions_are_refused_and_write_nothing(kind: Kind) {
     let program = keys.key("default", &decide).await;
     let reader = keys.key("default", &[Scope::Read]).await;
     let schema = json!({ "type": "object", "required": ["limit"] });
-    let request = Request::to("ann").and_to("rae").requester("rae").schema(schema);
+    let bob = keys.of_person("default", &decide, "bob", None).await;
+    let request = Request::to("ann").and_to("bob").and_to("rae").requester("rae").schema(schema);
     let id = opened(&flow, &server, "one", request.about_snapshot(&7)).await;
     let digest = format!("sha256:{}", "0".repeat(64));
     let yes = json!({ "choice": "approve", "answer": { "limit": 1 } });
@@ -201,8 +239,19 @@ async fn bad_decisions_are_refused_and_write_nothing(kind: Kind) {
     let path = format!("/inbox/{id}/decide");
     let no = json!({ "choice": "reject" });
     assert_eq!(call(&server, &ann, Method::POST, &path, Some(no)).await.0, 200);
-    let again = call(&server, &ann, Method::POST, &path, Some(yes)).await;
-    assert_eq!((again.0, again.1["code"].as_str()), (409, Some("DECISION_EXISTS")));
+    // After the end: the person who has decided, one who was asked, and one who was not.
+    for (key, code) in
+        [(&ann, "DECISION_EXISTS"), (&bob, "REQUEST_CLOSED"), (&zoe, "REQUEST_CLOSED")]
+    {
+        let late = call(&server, key, Method::POST, &path, Some(yes.clone())).await;
+        assert_eq!((late.0, late.1["code"].as_str()), (409, Some(code)));
+    }
+    let late = json!({ "to": "cy", "until": "2100-01-01T00:00:00Z" });
+    let delegate = format!("/inbox/{id}/delegate");
+    let late = call(&server, &bob, Method::POST, &delegate, Some(late)).await;
+    assert_eq!((late.0, late.1["code"].as_str()), (409, Some("REQUEST_CLOSED")));
+    let state = server.engine.requests().get(&id).await.unwrap();
+    assert_eq!((state.votes.len(), state.delegations.len()), (1, 0));
     let missing = call(&server, &ann, Method::GET, "/inbox/nothing", None).await;
     assert_eq!((missing.0, missing.1["code"].as_str()), (404, Some("REQUEST_NOT_FOUND")));
 }
@@ -241,6 +290,72 @@ async fn the_creator_of_a_key_cannot_approve_with_it(kind: Kind) {
     let path = format!("/inbox/{other}/decide");
     let (status, view) = call(&server, as_ann, Method::POST, &path, yes()).await;
     assert_eq!((status, &view["decisions"][0]["keyId"]), (200, &created["id"]), "{view}");
+}
+
+async fn editors_cannot_approve_what_they_edited(kind: Kind) {
+    let (flow, server, keys) = start(kind).await;
+    let both = [Scope::Decide, Scope::Records];
+    let person = |id: &'static str, creator| keys.of_person("default", &both, id, creator);
+    let (ann, bob) = (person("ann:cfo", None).await, person("bob:cfo", None).await);
+    let (dan, eve) = (person("dan", None).await, person("eve:cfo", Some("ann")).await);
+    let (gus, cy) = (person("gus:cfo", None).await, person("cy:cfo", None).await);
+    let program = NewKey {
+        name: "program".into(),
+        namespace: Namespace::default_namespace(),
+        scopes: both.to_vec(),
+        subject: None,
+        created_by: Some(KeyCreator { subject: Some("bob".into()), ..KeyCreator::default() }),
+        expires_in: None,
+    };
+    let program = keys.0.create(program).await.unwrap().key;
+    let put = async |key: &str, id: &str, query: &str, revision: u64, value: u32| {
+        let path = format!("/records/invoices/{id}{query}");
+        let request = server.request(Method::PUT, &path).bearer_auth(key).json(&value);
+        let request = match revision {
+            0 => request.header("If-None-Match", "*"),
+            _ => request.header("If-Match", format!("\"{revision}\"")),
+        };
+        let (status, written) = read(request).await;
+        assert_eq!((status / 100, &written["revision"]), (2, &json!(revision + 1)), "{written}");
+    };
+    let about = async |id: &str| {
+        let invoice = server.engine.records::<u32>("invoices").get(id).await.unwrap().unwrap();
+        Request::to("role:cfo").about(&invoice.reference())
+    };
+    put(&ann, "i", "?keep=true", 0, 1).await;
+    put(&program, "i", "?keep=true", 1, 2).await;
+    let id = opened(&flow, &server, "kept", about("i").await).await;
+    let path = format!("/inbox/{id}/decide");
+    let yes = || Some(json!({ "choice": "approve" }));
+    let until = server.engine.core().clock().now().plus(std::time::Duration::from_secs(600));
+    let mine = json!({ "to": "dan", "until": until.to_string() });
+    let delegate = format!("/inbox/{id}/delegate");
+    // The editor, the creator of a program key that edited, and a key that an editor created.
+    for key in [&ann, &bob, &eve] {
+        for (path, body) in [(&path, yes()), (&delegate, Some(mine.clone()))] {
+            let answer = call(&server, key, Method::POST, path, body).await;
+            assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+        }
+    }
+    // Somebody for whom another one decides, and who then writes the same document.
+    assert_eq!(call(&server, &cy, Method::POST, &delegate, Some(mine)).await.0, 200);
+    put(&cy, "i", "?keep=true", 2, 2).await;
+    let answer = call(&server, &dan, Method::POST, &path, yes()).await;
+    assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+    assert!(server.engine.requests().get(&id).await.unwrap().votes.is_empty());
+    let (status, view) = call(&server, &gus, Method::POST, &path, yes()).await;
+    assert_eq!((status, &view["status"]), (200, &json!("approved")), "{view}");
+
+    // A revision that is not kept has no known editor: nobody decides.
+    put(&ann, "j", "", 0, 1).await;
+    put(&bob, "j", "?keep=true", 1, 2).await;
+    let id = opened(&flow, &server, "not-kept", about("j").await).await;
+    let path = format!("/inbox/{id}/decide");
+    for key in [&ann, &gus] {
+        let answer = call(&server, key, Method::POST, &path, yes()).await;
+        assert_eq!((answer.0, answer.1["code"].as_str()), (409, Some("EDITORS_UNKNOWN")));
+    }
+    assert!(server.engine.requests().get(&id).await.unwrap().votes.is_empty());
 }
 
 async fn a_request_names_the_revision_that_the_person_approved_last(kind: Kind) {

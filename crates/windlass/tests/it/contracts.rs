@@ -87,12 +87,18 @@ pub(crate) fn directory() -> Directory {
 /// Contracts with the invoice type, on an engine of the harness.
 pub(crate) async fn opened(h: &Harness) -> (Engine, Contracts) {
     let engine = h.engine().await;
+    let contracts = opened_on(&engine).await;
+    (engine, contracts)
+}
+
+/// As [`opened`], on this engine.
+pub(crate) async fn opened_on(engine: &Engine) -> Contracts {
     let nothing = |_: &ActionCall<'_>| Ok(ActionOutcome::none());
     let builder = Contracts::builder().action("ledger.post", Arc::new(nothing));
-    let contracts = builder.open(&engine).await.unwrap();
+    let contracts = builder.open(engine).await.unwrap();
     contracts.publish_type(&contract(), &person("olga")).await.unwrap();
     contracts.put_directory(&directory()).await.unwrap();
-    (engine, contracts)
+    contracts
 }
 
 pub(crate) async fn document(contracts: &Contracts, id: &str) -> Document {

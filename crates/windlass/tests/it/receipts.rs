@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use windlass::admin::Options;
 use windlass::kernel::{
-    Body, BoxFuture, Collection, Namespace, RecordFound, RecordId, RecordKey, RetryLimit,
-    RetryPolicy,
+    Body, BoxFuture, Collection, Namespace, Query, RecordFound, RecordId, RecordKey, RetryLimit,
+    RetryPolicy, TasksQuery,
 };
+use windlass::machines::{ActivityError, Workflow, WorkflowAction};
 use windlass::model::{TaskHandler, TaskResult};
 use windlass::{
     Ctx, Engine, Receipt, ReceiptOutcome, Result, RunHandle, StepTx, TaskContext, TaskFailure,
@@ -18,6 +20,7 @@ use crate::harness::{Harness, on_every_store, until};
 
 on_every_store!(
     an_effect_leaves_a_receipt_if_it_asks_for_one,
+    an_effect_of_a_machine_leaves_a_receipt_if_it_asks_for_one,
     a_dead_effect_leaves_a_receipt_that_a_requeue_updates,
     receipts_are_deleted_some_time_after_the_end_of_the_run,
     rows_of_removed_records_are_deleted_some_time_later,
@@ -75,6 +78,53 @@ async fn an_effect_leaves_a_receipt_if_it_asks_for_one(h: Arc<Harness>) {
     assert_eq!(engine.receipt(receipt.task_id).await.unwrap(), Some(receipt.clone()));
     let other = engine.in_namespace("other").unwrap();
     assert_eq!(other.receipt(receipt.task_id).await.unwrap(), None);
+}
+
+/// Sends two mails and ends.
+struct Sends;
+
+impl Workflow for Sends {
+    const TYPE: &'static str = "sends";
+    type Input = ();
+    type Output = Value;
+
+    fn new((): ()) -> Self {
+        Self
+    }
+
+    fn on_start(&mut self) -> Vec<WorkflowAction> {
+        let none = RetryPolicy::none;
+        vec![
+            WorkflowAction::effect_with_receipt("mail", json!("paid"), none()),
+            WorkflowAction::effect("mail", json!("thanks"), none()),
+            WorkflowAction::complete(json!("sent")),
+        ]
+    }
+
+    fn on_activity_completed(&mut self, _: &str, _: Value) -> Vec<WorkflowAction> {
+        Vec::new()
+    }
+
+    fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> {
+        Vec::new()
+    }
+}
+
+async fn an_effect_of_a_machine_leaves_a_receipt_if_it_asks_for_one(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let on = Arc::new(AtomicBool::new(true));
+    engine.serve_effects("mail", Arc::new(Mail(on))).unwrap();
+    let run = engine.machine::<Sends>().unwrap().start(()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), json!("sent"));
+    until("both effects are settled", async || {
+        let query = TasksQuery::all(engine.namespace().clone(), 10);
+        let tasks = engine.admin().store().list(Query::Tasks(query)).await.unwrap();
+        tasks.tasks().unwrap().iter().all(|task| task.name.as_str() != "mail")
+    })
+    .await;
+    let receipts = engine.receipts(run.run_key(), None, 10).await.unwrap();
+    assert_eq!(receipts.len(), 1, "only one of the effects asks for a receipt: {receipts:?}");
+    assert_eq!(receipts[0].outcome, ReceiptOutcome::Delivered);
 }
 
 async fn a_dead_effect_leaves_a_receipt_that_a_requeue_updates(h: Arc<Harness>) {

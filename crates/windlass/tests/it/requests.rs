@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use windlass::TaskContext;
 use windlass::admin::Options;
-use windlass::kernel::{Body, BoxFuture, Subject};
+use windlass::kernel::{Actor, Body, BoxFuture, Subject};
 use windlass::model::{TaskHandler, TaskResult};
 use windlass::requests::{
     Decider, Directory, DueAction, InboxOrder, InboxQuery, NewDecision, Quorum, RecordRef,
@@ -21,6 +21,8 @@ on_every_store!(
     people_decide_and_the_run_sees_who_decided_what,
     nobody_approves_their_own_request,
     a_decision_about_a_changed_record_is_refused,
+    editors_of_a_record_do_not_decide,
+    nobody_decides_while_an_editor_is_unknown,
     due_times_end_and_escalate_requests,
     the_end_of_a_run_withdraws_its_requests,
     a_request_that_lost_a_race_is_withdrawn,
@@ -146,7 +148,7 @@ async fn a_decision_about_a_changed_record_is_refused(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine.workflow("invoice", about_invoice).unwrap();
     let invoices = engine.records::<u32>("invoices");
-    invoices.put("i-7", &70).expect_absent().send().await.unwrap();
+    invoices.put("i-7", &70).expect_absent().keep().send().await.unwrap();
     let invoice = invoices.get("i-7").await.unwrap().unwrap();
     let run = flow.start(invoice.reference()).id("one").await.unwrap();
     let id = opened(&engine, 1).await[0].id.clone();
@@ -158,7 +160,7 @@ async fn a_decision_about_a_changed_record_is_refused(h: Arc<Harness>) {
     assert_eq!(requests.get(&id).await.unwrap().status, RequestStatus::Open);
     requests.decide(&id, &who("ann:cfo"), &yes).await.unwrap();
     // The same document at a later revision is still what people have seen.
-    invoices.put("i-7", &70).expect_revision(1).send().await.unwrap();
+    invoices.put("i-7", &70).expect_revision(1).keep().send().await.unwrap();
     assert_eq!(requests.get(&id).await.unwrap().votes.len(), 1);
     invoices.put("i-7", &71).expect_revision(2).send().await.unwrap();
     let error = requests.decide(&id, &who("bob:cfo"), &yes).await.unwrap_err();
@@ -174,6 +176,81 @@ async fn a_decision_about_a_changed_record_is_refused(h: Arc<Harness>) {
     engine.core().resume(&handle, None).await.unwrap();
     assert_eq!(until_closed(&engine, &state.id).await.status, RequestStatus::Stale);
     assert_eq!(run.result().await.unwrap().status, RequestStatus::Stale);
+}
+
+async fn ask_about(ctx: Ctx, (request, invoice): (Request, RecordRef)) -> Result<RequestOutcome> {
+    Ok(ctx.request("approve", request.about(&invoice)).await?)
+}
+
+async fn editors_of_a_record_do_not_decide(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine.workflow("ask-about", ask_about).unwrap();
+    let invoices = engine.records::<u32>("invoices");
+    let user = |id: &str| Actor::new("user", id);
+    invoices.put("i", &1).expect_absent().keep().by(&user("ann")).send().await.unwrap();
+    // A program key that Bob created: he could have used it.
+    let key = Actor::new("api_key", "k-1").with_key_creators(["bob"]);
+    invoices.put("i", &2).expect_revision(1).keep().by(&key).send().await.unwrap();
+    // A version without an author is the work of a program.
+    invoices.put("i", &3).expect_revision(2).keep().send().await.unwrap();
+    let invoice = invoices.get("i").await.unwrap().unwrap().reference();
+    let request = Request::to("role:cfo").and_to("cy");
+    let run = flow.start((request, invoice)).id("one").await.unwrap();
+    let id = opened(&engine, 1).await[0].id.clone();
+    let (requests, yes) = (engine.requests(), NewDecision::approve());
+    let until = engine.core().clock().now().plus(Duration::from_secs(600));
+    for editor in [who("ann:cfo"), who("bob:cfo"), who("eve:cfo").with_key("k-2", Some("ann"))] {
+        let error = requests.decide(&id, &editor, &yes).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::DeciderExcluded, "{editor:?}");
+        let error = requests.delegate(&id, &editor, "dan", until).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::DeciderExcluded, "{editor:?}");
+    }
+    // Cy delegates the decision and then writes the same document again, which is not stale.
+    requests.delegate(&id, &who("cy"), "dan", until).await.unwrap();
+    invoices.put("i", &3).expect_revision(3).keep().by(&user("cy")).send().await.unwrap();
+    let error = requests.decide(&id, &who("dan"), &yes).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeciderExcluded);
+    // Nor can an editor to whom somebody delegated.
+    requests.delegate(&id, &who("fay:cfo"), "ann", until).await.unwrap();
+    let error = requests.decide(&id, &who("ann"), &yes).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeciderExcluded);
+    assert!(requests.get(&id).await.unwrap().votes.is_empty());
+    requests.decide(&id, &who("gus:cfo"), &yes).await.unwrap();
+    assert!(run.result().await.unwrap().is_approved());
+}
+
+async fn nobody_decides_while_an_editor_is_unknown(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine.workflow("ask-about", ask_about).unwrap();
+    let invoices = engine.records::<u32>("invoices");
+    let ann = Actor::new("user", "ann");
+    // The first revision is not kept; the last one is not; the record was removed in between.
+    invoices.put("first", &1).send().await.unwrap();
+    invoices.put("first", &2).keep().by(&ann).send().await.unwrap();
+    invoices.put("last", &1).keep().by(&ann).send().await.unwrap();
+    invoices.put("last", &2).send().await.unwrap();
+    invoices.put("gone", &1).keep().by(&ann).send().await.unwrap();
+    invoices.remove("gone", 1).await.unwrap();
+    invoices.put("gone", &2).keep().by(&ann).send().await.unwrap();
+    let (requests, yes) = (engine.requests(), NewDecision::approve());
+    for (record, revision) in [("first", 1), ("last", 2), ("gone", 2)] {
+        let invoice = invoices.get(record).await.unwrap().unwrap().reference();
+        let ask = |request| flow.start((request, invoice.clone()));
+        let run = ask(Request::to("bob")).id(record).await.unwrap();
+        let id = opened(&engine, 1).await[0].id.clone();
+        let error = requests.decide(&id, &who("bob"), &yes).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::EditorsUnknown);
+        let text = format!("revision {revision} of record invoices/{record}");
+        assert!(error.message().contains(&text), "{error}");
+        assert!(requests.get(&id).await.unwrap().votes.is_empty());
+        requests.withdraw_as_operator(&id, (None, None), None).await.unwrap();
+        assert_eq!(run.result().await.unwrap().status, RequestStatus::Withdrawn);
+        let open = ask(Request::to("bob").allow_editors()).id(format!("{record}-open"));
+        let run = open.await.unwrap();
+        let id = opened(&engine, 1).await[0].id.clone();
+        requests.decide(&id, &who("bob"), &yes).await.unwrap();
+        assert!(run.result().await.unwrap().is_approved());
+    }
 }
 
 async fn due_times_end_and_escalate_requests(h: Arc<Harness>) {
@@ -205,9 +282,20 @@ async fn due_times_end_and_escalate_requests(h: Arc<Harness>) {
 async fn the_end_of_a_run_withdraws_its_requests(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine.workflow("ask", ask).unwrap();
-    let run = flow.start(Request::to("ann").due("3 days")).id("one").await.unwrap();
+    let request = Request::to("ann").and_to("bob").quorum(2).due("3 days");
+    let run = flow.start(request).id("one").await.unwrap();
     let first = opened(&engine, 1).await.remove(0);
+    engine.requests().decide(&first.id, &who("bob"), &NewDecision::approve()).await.unwrap();
     run.terminate().await.unwrap();
+    // The decision is in the ledger, although the run has not read it.
+    let events = run.events().await.unwrap();
+    let decided = events.iter().find(|event| event.event_type.as_str() == "request.decided");
+    let decided = decided.unwrap().payload_json().unwrap();
+    let state = engine.requests().get(&first.id).await.unwrap();
+    let decision = engine.requests().decisions(&state).await.unwrap().remove(0);
+    let digest = Body::of(&decision).unwrap().digest();
+    assert_eq!((&decided["request"], &decided["decision"]), (&json!(first.id), &json!(digest)));
+    assert_eq!(decided["actor"], json!(Actor::new("user", "bob")));
     // At once, although the task that withdraws it may not have run.
     let error = engine.requests().decide(&first.id, &who("ann"), &NewDecision::approve()).await;
     assert_eq!(error.unwrap_err().code(), ErrorCode::RequestClosed);
@@ -216,7 +304,10 @@ async fn the_end_of_a_run_withdraws_its_requests(h: Arc<Harness>) {
     let run = run.restart().await.unwrap();
     let second = opened(&engine, 1).await.remove(0);
     assert_ne!(second.id, first.id);
-    engine.requests().withdraw_as_operator(&second.id, Some("never mind")).await.unwrap();
+    let (requests, operator) = (engine.requests(), (Some("olga"), Some("k-1")));
+    requests.withdraw_as_operator(&second.id, operator, Some("never mind")).await.unwrap();
+    let closed = requests.get(&second.id).await.unwrap().closed.unwrap();
+    assert_eq!((closed.by.as_deref(), closed.key_id.as_deref()), operator);
     let outcome = run.result().await.unwrap();
     assert_eq!(
         (outcome.status, outcome.reason.as_deref()),

@@ -164,13 +164,13 @@ async fn a_machine_withdraws_a_request(h: Arc<Harness>) {
 async fn a_machine_waits_again_for_a_request_that_is_stale(h: Arc<Harness>) {
     let engine = h.engine().await;
     let invoices = engine.records::<u32>("invoices");
-    invoices.put("i", &7).expect_absent().send().await.unwrap();
+    invoices.put("i", &7).expect_absent().keep().send().await.unwrap();
     let invoice: RecordRef = invoices.get("i").await.unwrap().unwrap().reference();
     let asks = engine.machine::<Ask>().unwrap();
     let request = Request::to("ann").about(&invoice);
     let run = asks.start(json!(request)).id("one").await.unwrap();
     let first = opened(&engine).await;
-    invoices.put("i", &8).expect_revision(1).send().await.unwrap();
+    invoices.put("i", &8).expect_revision(1).keep().send().await.unwrap();
     let error = engine.requests().decide(&first.id, &who("ann"), &NewDecision::approve()).await;
     assert_eq!(error.unwrap_err().code(), ErrorCode::RequestStale);
     let second = loop {

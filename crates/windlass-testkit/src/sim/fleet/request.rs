@@ -64,7 +64,7 @@ pub(crate) async fn run_to_end(
     let id = locked(&view).id.clone();
     sim.sleep_us(rng.range(1, 1_000_000)).await;
     let papers = engine.records::<u64>(PAPERS);
-    let put = until_answered(&sim, || papers.put(&id, &0).send()).await;
+    let put = until_answered(&sim, || papers.put(&id, &0).keep().send()).await;
     put.expect("a record can be written");
     let paper = until_answered(&sim, || papers.get(&id)).await.expect("the record is read");
     let paper = paper.expect("the record exists").reference();
@@ -91,7 +91,7 @@ pub(crate) async fn run_to_end(
             if find(&sim_of, &requests, &id).await.is_some() {
                 sim_of.sleep_us(at_us).await;
                 let papers = engine.records::<u64>(PAPERS);
-                let _ = until_answered(&sim_of, || papers.put(&id, &1).send()).await;
+                let _ = until_answered(&sim_of, || papers.put(&id, &1).keep().send()).await;
             }
         });
     }
