@@ -22,6 +22,9 @@ use super::wire::request_body;
 use super::workflow::{ResponseAt, ResponseValue, Step, Workflow};
 use crate::any_error::AnyError;
 
+/// How long an answer waits until its provider has stored what it shows about limits.
+const LEARN_MAX: Duration = Duration::from_secs(5);
+
 /// Runs workflows of an agent in memory. Nothing is stored: after a crash the workflow begins again.
 #[derive(Clone)]
 pub struct Executor {
@@ -277,13 +280,16 @@ pub(crate) async fn call_once(
     timeout: Duration,
     sink: &dyn super::provider::TokenSink,
 ) -> Result<ProviderResponse, ProviderError> {
-    let response = match select(provider.call(request, sink), env.sleep(timeout)).await {
-        Either::Left((called, _)) => called?,
+    let called = match select(provider.call(request, sink), env.sleep(timeout)).await {
+        Either::Left((called, _)) => called,
         Either::Right(_) => {
             let message = format!("the provider gave no answer within {timeout:?}");
             return Err(ProviderError::new(ProviderErrorKind::UnknownOutcome, message));
         }
     };
+    // The answer does not wait for a store that hangs.
+    select(provider.learn(called.as_ref()), env.sleep(LEARN_MAX)).await;
+    let response = called?;
     let format = provider.wire_format();
     // A response that cannot be read is found here, before anything is recorded.
     let read = format.response_items(&response.body).and_then(|_| format.tool_uses(&response.body));

@@ -8,6 +8,7 @@ mod agent_budgets;
 mod agent_lane_crashes;
 mod agent_loops;
 mod agents;
+mod agents_answers;
 mod agents_cost;
 mod agents_crashes;
 mod agents_examples;
