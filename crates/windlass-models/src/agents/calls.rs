@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use serde_json::json;
 use windlass_engine::{Turn, TurnError};
-use windlass_kernel::{Body, Draft, Error, ErrorCode, ErrorKind, StepKey, StepStatus};
+use windlass_kernel::{
+    Body, Draft, Error, ErrorCode, ErrorKind, Step as StepRow, StepKey, StepStatus,
+};
 
 use super::description::{TOOL, TOOL_COMPLETED, TOOL_FAILED, TOOL_RECORDED, TOOL_STARTED};
 use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
@@ -75,9 +77,13 @@ impl AgentProgram {
             true => self.receipts(turn, interrupted).await?,
             false => BTreeMap::new(),
         };
+        self.mark_started(turn).await?;
         let began = turn.now();
         match self.dispatch(turn, known).await? {
-            None => Ok(Flow::Continue),
+            None => {
+                self.live_mut().interrupted = true;
+                Ok(Flow::Continue)
+            }
             Some(Ok(results)) => {
                 let micros = turn.now().since(began).as_micros() as u64;
                 self.tools_completed(turn, results, micros).await
@@ -96,6 +102,22 @@ impl AgentProgram {
                 turn.commit(draft).await?;
                 Ok(Flow::Over)
             }
+        }
+    }
+
+    // Calls that were put off are marked before they begin, so that a crash shows them as begun.
+    async fn mark_started(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let put_off = |row: &&mut StepRow| row.kind == TOOL && row.status == StepStatus::Waiting;
+        let (at, mut draft) = (turn.stamp().at, turn.draft());
+        let mut found = false;
+        for row in self.live_mut().rows.iter_mut().filter(put_off) {
+            (row.status, row.updated_at) = (StepStatus::Running, at);
+            draft.open_step(row.clone());
+            found = true;
+        }
+        match found {
+            true => turn.commit(draft).await.map(|_| ()),
+            false => Ok(()),
         }
     }
 
@@ -122,6 +144,8 @@ impl AgentProgram {
                 match done {
                     Some(result) => drop(known.insert(index, Receipt::Done { result, own })),
                     None if matches!(known.get(&index), Some(Receipt::Done { .. })) => {}
+                    // It was put off before it began.
+                    None if row.status == StepStatus::Waiting => {}
                     None => drop(known.insert(index, Receipt::Open)),
                 }
             }

@@ -10,12 +10,12 @@ use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
     Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Message, Run, Stamp, Step as StepRow,
-    Wake,
+    StepStatus, Wake,
 };
 
 use super::accounts::check_price;
 use super::agent::Agent;
-use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, SAVED};
+use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, LLM, SAVED, TOOL};
 use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
@@ -50,7 +50,7 @@ pub(crate) struct Live {
     pub(crate) stored: StoredValues,
     /// The rows of the current step that are open.
     pub(crate) rows: Vec<StepRow>,
-    /// The rows come from the store: another worker may have begun their work.
+    /// The work of the rows may have begun: they come from the store, or it was cut off.
     pub(crate) interrupted: bool,
 }
 
@@ -133,11 +133,11 @@ impl AgentProgram {
     async fn advance(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         self.load(turn).await?;
         loop {
-            if kit::apply_control(turn).await? {
+            if self.apply_control(turn).await? {
                 return Ok(());
             }
             if turn.is_draining() || !turn.take_step() {
-                return self.park(turn, Wake::Now).await;
+                return self.park_unsent(turn).await;
             }
             let flow = match &self.live().workflow.step {
                 Step::Halt { .. } => self.halt_again(turn).await?,
@@ -188,6 +188,55 @@ impl AgentProgram {
         self.live = Some(Live { workflow, progress, stored, rows, interrupted: true });
         self.first = None;
         Ok(())
+    }
+
+    // As `kit::apply_control`. A pause may last longer than this process, and then the rows of a step that has
+    // sent nothing must not look like work that was interrupted.
+    async fn apply_control(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
+        loop {
+            kit::read_messages(turn).await?;
+            match turn.control() {
+                None => return Ok(false),
+                Some((Control::Cancel, _)) => {}
+                Some(_) => {
+                    let mut draft = turn.draft();
+                    if self.put_off(turn, &mut draft) {
+                        turn.commit(draft).await?;
+                    }
+                }
+            }
+            if turn.apply_control().await? {
+                return Ok(true);
+            }
+        }
+    }
+
+    // Releases the turn before the current step has sent anything.
+    async fn park_unsent(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let mut draft = turn.draft();
+        self.put_off(turn, &mut draft);
+        kit::release(turn, &mut draft, Wake::Now);
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    // Marks the rows of a step that has begun and has sent nothing as waiting: the next worker begins their
+    // work without asking whether it was done. Returns whether there are any.
+    fn put_off(&mut self, turn: &mut Turn, draft: &mut Draft) -> bool {
+        let live = self.live_mut();
+        // Another worker may have sent the requests of rows from the store.
+        if live.interrupted {
+            return false;
+        }
+        let unsent = |row: &&mut StepRow| {
+            row.status == StepStatus::Running && (row.kind == LLM || row.kind == TOOL)
+        };
+        let mut found = false;
+        for row in live.rows.iter_mut().filter(unsent) {
+            (row.status, row.updated_at) = (StepStatus::Waiting, turn.stamp().at);
+            draft.open_step(row.clone());
+            found = true;
+        }
+        found
     }
 
     pub(crate) async fn park(&mut self, turn: &mut Turn, wake: Wake) -> Result<(), TurnError> {
