@@ -31,6 +31,11 @@ pub trait Gate: Send + Sync + 'static {
         self.pass()
     }
 
+    /// Decides about a read of records.
+    fn pass_records(&self) -> Pass {
+        self.pass()
+    }
+
     /// Decides about a release of holds.
     fn pass_release(&self) -> Pass {
         self.pass()
@@ -169,7 +174,11 @@ impl<G: Gate> Store for GatedStore<G> {
         &self,
         keys: Vec<RecordKey>,
     ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
-        self.gated(|inner| inner.record_rows(keys))
+        match self.gate.pass_records() {
+            Pass::Through => self.inner.record_rows(keys),
+            Pass::Refuse(error) => Box::pin(std::future::ready(Err(error))),
+            Pass::Hang => Box::pin(std::future::pending()),
+        }
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

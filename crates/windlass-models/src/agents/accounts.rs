@@ -24,6 +24,9 @@ use super::workflow::Step;
 /// How often a commit is decided again because others wrote the same records first.
 const ROUNDS_MAX: u32 = 256;
 const LOCKS: usize = 64;
+/// How long a commit waits before it reads its accounts again after the store has refused.
+const READ_DELAY_MIN: Duration = Duration::from_millis(10);
+const READ_DELAY_MAX: Duration = Duration::from_secs(5);
 /// How long a run waits before it looks at a full account again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -247,8 +250,7 @@ impl AgentProgram {
         };
         let mut losses = 0;
         loop {
-            let mut accounts =
-                self.read_accounts(turn, figures.as_ref()).await.map_err(TurnError::Store)?;
+            let mut accounts = self.accounts(turn, figures.as_ref()).await?;
             let mut draft = turn.draft();
             if let Some(message) = &self.answered {
                 // First: the commit may end the run.
@@ -294,6 +296,27 @@ impl AgentProgram {
         let lane = self.price_lane();
         let spend = Spend::new(day, workflow, &request.provider, &request.model, lane);
         Some((spend.record_id(turn.run.run_key), spend))
+    }
+
+    // An error would drop the program, and with it an answer that is paid for.
+    async fn accounts(
+        &self,
+        turn: &Turn,
+        figures: Option<&(String, Spend)>,
+    ) -> Result<Accounts<'_>, TurnError> {
+        let mut delay = READ_DELAY_MIN;
+        loop {
+            match self.read_accounts(turn, figures).await {
+                Ok(accounts) => return Ok(accounts),
+                Err(error) if error.is_retryable() && !turn.is_draining() && !turn.is_lost() => {
+                    let run_key = turn.run.run_key;
+                    tracing::warn!(%run_key, %error, "failed to read the accounts of a call; retrying");
+                    turn.env().sleep(delay).await;
+                    delay = (delay * 2).min(READ_DELAY_MAX);
+                }
+                Err(error) => return Err(TurnError::Store(error)),
+            }
+        }
     }
 
     async fn read_accounts(

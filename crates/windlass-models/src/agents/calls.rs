@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_engine::{Turn, TurnError};
-use windlass_kernel::{Body, Draft, Error, ErrorCode, ErrorKind, StepKey, StepStatus};
+use windlass_kernel::{
+    Body, Draft, Error, ErrorCode, ErrorKind, Step as StepRow, StepKey, StepStatus,
+};
 
 use super::description::{TOOL, TOOL_COMPLETED, TOOL_FAILED, TOOL_RECORDED, TOOL_STARTED};
 use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
@@ -58,7 +60,7 @@ impl AgentProgram {
         let ids = ids.map(|(index, u)| tool::context(&run, batch, index, u).call_id.to_string());
         let payload = json!({
             "continuation_id": format!("tools:{batch}"), "output_key": output_key,
-            "tools": uses.iter().map(|u| u.name.chars().take(64).collect()).collect::<Vec<String>>(),
+            "tools": uses.iter().map(|u| self.agent.tools.shown(&u.name)).collect::<Vec<_>>(),
             "tool_call_ids": ids.collect::<Vec<_>>(), "durable": rows.len(),
         });
         draft.steps(TOOL_STARTED, &payload, rows.clone(), stamp)?;
@@ -75,9 +77,13 @@ impl AgentProgram {
             true => self.receipts(turn, interrupted).await?,
             false => BTreeMap::new(),
         };
+        self.mark_started(turn).await?;
         let began = turn.now();
         match self.dispatch(turn, known).await? {
-            None => Ok(Flow::Continue),
+            None => {
+                self.live_mut().interrupted = true;
+                Ok(Flow::Continue)
+            }
             Some(Ok(results)) => {
                 let micros = turn.now().since(began).as_micros() as u64;
                 self.tools_completed(turn, results, micros).await
@@ -96,6 +102,22 @@ impl AgentProgram {
                 turn.commit(draft).await?;
                 Ok(Flow::Over)
             }
+        }
+    }
+
+    // Calls that were put off are marked before they begin, so that a crash shows them as begun.
+    async fn mark_started(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let put_off = |row: &&mut StepRow| row.kind == TOOL && row.status == StepStatus::Waiting;
+        let (at, mut draft) = (turn.stamp().at, turn.draft());
+        let mut found = false;
+        for row in self.live_mut().rows.iter_mut().filter(put_off) {
+            (row.status, row.updated_at) = (StepStatus::Running, at);
+            draft.open_step(row.clone());
+            found = true;
+        }
+        match found {
+            true => turn.commit(draft).await.map(|_| ()),
+            false => Ok(()),
         }
     }
 
@@ -122,6 +144,8 @@ impl AgentProgram {
                 match done {
                     Some(result) => drop(known.insert(index, Receipt::Done { result, own })),
                     None if matches!(known.get(&index), Some(Receipt::Done { .. })) => {}
+                    // It was put off before it began.
+                    None if row.status == StepStatus::Waiting => {}
                     None => drop(known.insert(index, Receipt::Open)),
                 }
             }
@@ -188,7 +212,9 @@ impl AgentProgram {
                 }
                 Err(error) => return Ok(Some(Err(Failure::of(&error)))),
             };
-            let result = tool::result(tool_use, output);
+            let mut result = tool::result(tool_use, output);
+            // A result that no row can hold would leave a call that has run without its end.
+            bound(std::slice::from_mut(&mut result), turn.limits().step_bytes_max);
             self.settle_receipt(turn, batch, index, &result).await?;
             results[index] = Some(result);
         }
@@ -222,9 +248,11 @@ impl AgentProgram {
     async fn tools_completed(
         &mut self,
         turn: &mut Turn,
-        results: Vec<ToolResult>,
+        mut results: Vec<ToolResult>,
         micros: u64,
     ) -> Result<Flow, TurnError> {
+        // Together they are one value of the env.
+        bound(&mut results, turn.limits().step_bytes_max);
         let mut live = self.live().clone();
         let Some((_, output_key)) = uses_of(&live) else { return Ok(Flow::Continue) };
         let output_key = output_key.to_owned();
@@ -255,6 +283,25 @@ impl AgentProgram {
                 self.fail(turn, TOOL_FAILED, payload, Vec::new(), error.into()).await
             }
         }
+    }
+}
+
+// Replaces the largest results by errors that the model reads, until all fit into one row.
+fn bound(results: &mut [ToolResult], max: usize) {
+    let size = |result: &ToolResult| serde_json::to_vec(result).map_or(0, |text| text.len() + 1);
+    let mut total = 2 + results.iter().map(size).sum::<usize>();
+    let mut largest_first: Vec<usize> = (0..results.len()).collect();
+    largest_first.sort_by_key(|index| std::cmp::Reverse(size(&results[*index])));
+    for index in largest_first {
+        if total <= max {
+            return;
+        }
+        let bytes = size(&results[index]);
+        let text = format!(
+            "the result has {bytes} bytes and was left out; at most {max} are allowed for all results together"
+        );
+        (results[index].content, results[index].is_error) = (Value::String(text), true);
+        total = total - bytes + size(&results[index]);
     }
 }
 

@@ -22,6 +22,9 @@ use super::wire::request_body;
 use super::workflow::{ResponseAt, ResponseValue, Step, Workflow};
 use crate::any_error::AnyError;
 
+/// How long an answer waits until its provider has stored what it shows about limits.
+const LEARN_MAX: Duration = Duration::from_secs(5);
+
 /// Runs workflows of an agent in memory. Nothing is stored: after a crash the workflow begins again.
 #[derive(Clone)]
 pub struct Executor {
@@ -99,15 +102,16 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// A [`RunError`] if a function, a provider or a tool fails, and at a question to a person
-    /// ([`ErrorCode::AgentNeedsEngine`]).
+    /// A [`RunError`] if a function, a provider or a tool fails, and at a question to a person or
+    /// a budget ([`ErrorCode::AgentNeedsEngine`]).
     pub fn run_workflow(&self, workflow: Workflow) -> BoxFuture<'_, Result<Run, RunError>> {
         Box::pin(self.advance(workflow))
     }
 
     async fn advance(&self, mut workflow: Workflow) -> Result<Run, RunError> {
         let mut events = Vec::new();
-        if let Err(error) = self.agent.check_options() {
+        if let Err(error) = self.agent.check_options().and_then(|()| self.refuse_budget(&workflow))
+        {
             let workflow = Some(Box::new(workflow));
             return Err(RunError { workflow, events, source: AnyError::new(error) });
         }
@@ -133,6 +137,20 @@ impl Executor {
         }
     }
 
+    // The accounts of budgets are records in a store.
+    fn refuse_budget(&self, workflow: &Workflow) -> Result<(), Error> {
+        let of_branch = match &workflow.step {
+            Step::ForkJoin { branches, .. } => branches.iter().any(|b| b.budget.is_some()),
+            _ => false,
+        };
+        if self.agent.budget.is_none() && !of_branch {
+            return Ok(());
+        }
+        let message =
+            "the agent or a branch has a budget, and an executor in memory keeps no accounts";
+        Err(Error::new(ErrorKind::Refused, ErrorCode::AgentNeedsEngine, message))
+    }
+
     async fn step(
         &self,
         mut workflow: Workflow,
@@ -145,6 +163,8 @@ impl Executor {
                 let outcome = self.agent.trampoline.run_one_local_call(workflow).await?;
                 events.extend(outcome.events);
                 workflow = outcome.workflow;
+                // Nothing is stored here.
+                workflow.transcripts.values_mut().for_each(|it| drop(it.take_unstored()));
             }
             Step::Llm { request, output_key } => {
                 let (format, response) = self.llm(&workflow, &request).await.map_err(failed)?;
@@ -166,10 +186,9 @@ impl Executor {
                 let error = Error::new(ErrorKind::Refused, ErrorCode::AgentNeedsEngine, message);
                 return Err(failed(error.into()));
             }
-            Step::ForkJoin { branches, join } => {
+            Step::ForkJoin { branches, join, join_version: version } => {
+                self.refuse_budget(&workflow).map_err(|error| failed(error.into()))?;
                 self.fork_join(&mut workflow, &branches, events).await?;
-                let version = self.agent.trampoline.version_of(&join);
-                let version = version.map_err(|error| failed(error.into()))?;
                 workflow.step = Step::Call { function: join, version };
             }
         }
@@ -277,13 +296,16 @@ pub(crate) async fn call_once(
     timeout: Duration,
     sink: &dyn super::provider::TokenSink,
 ) -> Result<ProviderResponse, ProviderError> {
-    let response = match select(provider.call(request, sink), env.sleep(timeout)).await {
-        Either::Left((called, _)) => called?,
+    let called = match select(provider.call(request, sink), env.sleep(timeout)).await {
+        Either::Left((called, _)) => called,
         Either::Right(_) => {
             let message = format!("the provider gave no answer within {timeout:?}");
             return Err(ProviderError::new(ProviderErrorKind::UnknownOutcome, message));
         }
     };
+    // The answer does not wait for a store that hangs.
+    select(provider.learn(called.as_ref()), env.sleep(LEARN_MAX)).await;
+    let response = called?;
     let format = provider.wire_format();
     // A response that cannot be read is found here, before anything is recorded.
     let read = format.response_items(&response.body).and_then(|_| format.tool_uses(&response.body));

@@ -195,6 +195,7 @@ impl AgentProgram {
         drop((streaming, span));
         match called? {
             Driven::Cancelled => {
+                self.live_mut().interrupted = true;
                 self.live_mut().rows.push(row);
                 Ok(Flow::Continue)
             }

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Message, Run, Stamp, Step as StepRow,
-    Wake,
+    Body, BoxFuture, Draft, Encoding, End, Error, ErrorCode, ErrorKind, EventType, Message, Run,
+    Stamp, Step as StepRow, StepStatus, Wake,
 };
 
 use super::accounts::check_price;
 use super::agent::Agent;
-use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, SAVED};
+use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, LLM, SAVED, TOOL};
 use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
@@ -50,7 +50,7 @@ pub(crate) struct Live {
     pub(crate) stored: StoredValues,
     /// The rows of the current step that are open.
     pub(crate) rows: Vec<StepRow>,
-    /// The rows come from the store: another worker may have begun their work.
+    /// The work of the rows may have begun: they come from the store, or it was cut off.
     pub(crate) interrupted: bool,
 }
 
@@ -131,13 +131,15 @@ impl AgentProgram {
     }
 
     async fn advance(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        self.load(turn).await?;
+        if let Some(error) = self.load(turn).await? {
+            return self.refuse_input(turn, error).await.map(|_| ());
+        }
         loop {
-            if kit::apply_control(turn).await? {
+            if self.apply_control(turn).await? {
                 return Ok(());
             }
             if turn.is_draining() || !turn.take_step() {
-                return self.park(turn, Wake::Now).await;
+                return self.park_unsent(turn).await;
             }
             let flow = match &self.live().workflow.step {
                 Step::Halt { .. } => self.halt_again(turn).await?,
@@ -161,11 +163,12 @@ impl AgentProgram {
         self.live.as_mut().expect("the run is loaded before anything else")
     }
 
-    async fn load(&mut self, turn: &Turn) -> Result<(), TurnError> {
+    // Returns what is wrong with the input of a run that begins.
+    async fn load(&mut self, turn: &Turn) -> Result<Option<Error>, TurnError> {
         if self.live.is_some() {
-            return Ok(());
+            return Ok(None);
         }
-        let (workflow, progress, stored) = match &self.first {
+        let (mut workflow, progress, stored) = match &self.first {
             Some(body) => {
                 let page = self.engine.limits.page_rows_max;
                 let loaded = state::load(&*self.engine.store, body, page).await;
@@ -175,19 +178,93 @@ impl AgentProgram {
                 })?
             }
             None => {
-                let workflow =
-                    first_workflow(&self.agent, &turn.run).map_err(TurnError::Blocked)?;
-                let budget = turn.run.input.read().and_then(|input| self.agent.budget_of(&input));
-                let budget = budget.map_err(TurnError::Blocked)?;
+                let begun = turn.run.input.read().and_then(|input| {
+                    let budget = self.agent.budget_of(&input)?;
+                    Ok((first_workflow(&self.agent, turn.run.id.as_str(), input)?, budget))
+                });
+                let (workflow, budget) = match begun {
+                    Ok(begun) => begun,
+                    // A body that this process cannot open says nothing about the input.
+                    Err(error)
+                        if error.kind() == ErrorKind::Invalid
+                            && turn.run.input.encoding == Encoding::Json =>
+                    {
+                        return Ok(Some(error));
+                    }
+                    Err(error) => return Err(TurnError::Blocked(error)),
+                };
                 let progress = Progress::first(&turn.run, budget.as_ref());
                 (workflow, progress, StoredValues::default())
             }
         };
-        self.agent.trampoline.check(&workflow).map_err(TurnError::Blocked)?;
+        self.agent.check(&workflow).map_err(TurnError::Blocked)?;
+        // A snapshot does not have them.
+        workflow.set_config(self.agent.trampoline.config());
         let rows = std::mem::take(&mut self.rows);
         self.live = Some(Live { workflow, progress, stored, rows, interrupted: true });
         self.first = None;
-        Ok(())
+        Ok(None)
+    }
+
+    // A run whose input cannot be its env fails: no later build and no retry can begin it.
+    async fn refuse_input(&self, turn: &mut Turn, error: Error) -> Result<Flow, TurnError> {
+        let failure = Failure::from(error);
+        let mut draft = turn.draft();
+        let payload = json!({ "error": failure.summary() });
+        let body = failure.body().map_err(TurnError::Blocked)?;
+        turn.end(&mut draft, WORKFLOW_FAILED, &payload, End::Errored(body))
+            .map_err(TurnError::Blocked)?;
+        turn.commit(draft).await?;
+        Ok(Flow::Over)
+    }
+
+    // As `kit::apply_control`. A pause may last longer than this process, and then the rows of a step that has
+    // sent nothing must not look like work that was interrupted.
+    async fn apply_control(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
+        loop {
+            kit::read_messages(turn).await?;
+            match turn.control() {
+                None => return Ok(false),
+                Some((Control::Cancel, _)) => {}
+                Some(_) => {
+                    let mut draft = turn.draft();
+                    if self.put_off(turn, &mut draft) {
+                        turn.commit(draft).await?;
+                    }
+                }
+            }
+            if turn.apply_control().await? {
+                return Ok(true);
+            }
+        }
+    }
+
+    // Releases the turn before the current step has sent anything.
+    async fn park_unsent(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let mut draft = turn.draft();
+        self.put_off(turn, &mut draft);
+        kit::release(turn, &mut draft, Wake::Now);
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    // Marks the rows of a step that has begun and has sent nothing as waiting: the next worker begins their
+    // work without asking whether it was done. Returns whether there are any.
+    fn put_off(&mut self, turn: &mut Turn, draft: &mut Draft) -> bool {
+        let live = self.live_mut();
+        // Another worker may have sent the requests of rows from the store.
+        if live.interrupted {
+            return false;
+        }
+        let unsent = |row: &&mut StepRow| {
+            row.status == StepStatus::Running && (row.kind == LLM || row.kind == TOOL)
+        };
+        let mut found = false;
+        for row in live.rows.iter_mut().filter(unsent) {
+            (row.status, row.updated_at) = (StepStatus::Waiting, turn.stamp().at);
+            draft.open_step(row.clone());
+            found = true;
+        }
+        found
     }
 
     pub(crate) async fn park(&mut self, turn: &mut Turn, wake: Wake) -> Result<(), TurnError> {
@@ -206,7 +283,17 @@ impl AgentProgram {
     }
 
     async fn local_call(&mut self, turn: &mut Turn) -> Result<Flow, TurnError> {
-        self.begin(turn).await?;
+        match self.begin(turn).await {
+            // The first snapshot is the input.
+            Err(TurnError::Blocked(error))
+                if turn.run.state.is_none()
+                    && error.kind() == ErrorKind::Invalid
+                    && !turn.is_stale() =>
+            {
+                return self.refuse_input(turn, error).await;
+            }
+            begun => begun?,
+        }
         let steps_max = self.agent.steps_max;
         let mut workflow = self.live().workflow.clone();
         if workflow.counters.steps >= steps_max {
@@ -454,11 +541,11 @@ fn unwritable(source: serde_json::Error) -> Error {
 }
 
 /// The workflow with which a run begins: its input is the env.
-pub(crate) fn first_workflow(agent: &Agent, run: &Run) -> Result<Workflow, Error> {
+pub(crate) fn first_workflow(agent: &Agent, id: &str, input: Value) -> Result<Workflow, Error> {
     let version = agent.trampoline.version_of(&agent.entry)?;
-    let mut workflow = Workflow::new(run.id.as_str(), "");
+    let mut workflow = Workflow::new(id, "");
     workflow.step = Step::Call { function: agent.entry.clone(), version };
-    match run.input.read::<Value>()? {
+    match input {
         Value::Object(members) => {
             let members = members.iter();
             let own = members.filter(|(key, _)| agent.budget_input.as_ref() != Some(*key));

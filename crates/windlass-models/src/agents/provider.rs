@@ -47,6 +47,18 @@ pub trait Provider: Send + Sync + 'static {
         request: &'a ProviderRequest,
         sink: &'a dyn TokenSink,
     ) -> BoxFuture<'a, Result<ProviderResponse, ProviderError>>;
+
+    /// Stores what a call shows about the limits of the account, for the next calls. Default: nothing.
+    ///
+    /// The engine calls it after each attempt, outside the time that the attempt may take: a store that
+    /// hangs must not turn an answer into an unknown outcome. A provider that wraps another one passes it on.
+    fn learn<'a>(
+        &'a self,
+        called: Result<&'a ProviderResponse, &'a ProviderError>,
+    ) -> BoxFuture<'a, ()> {
+        let _ = called;
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// The format of requests and responses.

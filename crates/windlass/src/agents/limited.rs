@@ -171,7 +171,7 @@ impl LimitedProvider {
     }
 
     // Closes what the headers show as used up.
-    async fn learn(&self, limits: &RateLimits, tokens_of_call: u64) {
+    async fn learn_limits(&self, limits: &RateLimits, tokens_of_call: u64) {
         let used_up = |limit: &RateLimit, need: u64| {
             limit.reset_after.filter(|_| limit.remaining.is_some_and(|left| left < need))
         };
@@ -232,20 +232,30 @@ impl Provider for LimitedProvider {
     ) -> BoxFuture<'a, Result<ProviderResponse, ProviderError>> {
         Box::pin(async move {
             self.wait(request.attempt > 1).await?;
-            let called = self.provider.call(request, sink).await;
-            match &called {
-                Ok(response) => {
-                    let usage = &response.usage;
-                    let tokens = usage.input_tokens + usage.output_tokens;
-                    self.learn(&response.rate_limits, tokens).await;
-                }
-                Err(error) => self.learn_error(error).await,
-            }
             // A run waits for the person who is asked.
-            called.map_err(|error| match error.kind() {
+            self.provider.call(request, sink).await.map_err(|error| match error.kind() {
                 Kind::SpendLimitReached => error.with_retry_after(self.ask_every),
                 _ => error,
             })
+        })
+    }
+
+    fn learn<'a>(
+        &'a self,
+        called: Result<&'a ProviderResponse, &'a ProviderError>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            match called {
+                Ok(response) => {
+                    let usage = &response.usage;
+                    let tokens = usage.input_tokens + usage.output_tokens;
+                    self.learn_limits(&response.rate_limits, tokens).await;
+                }
+                // This object refused the call, so the provider has shown nothing.
+                Err(error) if error.postponed_by().is_some() => {}
+                Err(error) => self.learn_error(error).await,
+            }
+            self.provider.learn(called).await;
         })
     }
 }

@@ -52,6 +52,7 @@ async fn call(provider: &LimitedProvider, text: &str) -> Result<(), (Kind, Optio
         stream: false,
     };
     let called = provider.call(&request, &NoSink).await;
+    provider.learn(called.as_ref()).await;
     called.map(drop).map_err(|error| (error.kind(), error.status()))
 }
 
