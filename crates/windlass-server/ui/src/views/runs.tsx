@@ -4,6 +4,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
 import { useMay, useSetting } from "../app";
+import { bulkFilter } from "../bulk";
 import { Act, Dialog, Empty, Failed, Loaded, Page, Status, Time } from "../parts";
 import { NewRun } from "../start";
 
@@ -75,7 +76,7 @@ export function Runs() {
   return (
     <Page title="Runs" actions={actions}>
       <Filters search={search} names={names} />
-      {may("manage") && <Bulk search={search} />}
+      {may("manage") && <Bulk search={search} failed={runs.error !== null} />}
       {runs.error && rows.length === 0 ? (
         <Failed error={runs.error} retry={() => runs.refetch()} />
       ) : runs.isPending ? (
@@ -320,21 +321,12 @@ function Rows(props: { rows: Schemas["RunSummary"][]; more: boolean; loading: bo
 
 const acts = ["retry", "pause", "resume", "cancel", "restart", "terminate"] as const;
 
-function Bulk({ search }: { search: RunsSearch }) {
+function Bulk({ search, failed }: { search: RunsSearch; failed: boolean }) {
   const [act, setAct] = useState<(typeof acts)[number]>("retry");
-  const unsupported = search.status !== undefined && search.status.length > 1;
-  const label = search.label?.split(":");
-  const filter = {
-    workflow: search.workflow,
-    status: search.status?.[0],
-    labels: label && label.length > 1 ? { [label[0]]: label.slice(1).join(":") } : {},
-    createdFrom: search.from,
-    idPrefix: search.id,
-    errorCode: search.error,
-    model: search.model,
-    rootsOnly: search.roots ?? false,
-  };
   const [open, setOpen] = useState(false);
+  const chosen = bulkFilter(search);
+  const problem =
+    "problem" in chosen ? chosen.problem : failed ? "The list cannot be read, so nothing can be chosen." : "";
   return (
     <div className="bulk">
       <span className="dim">All runs that match:</span>
@@ -347,11 +339,11 @@ function Bulk({ search }: { search: RunsSearch }) {
           <option key={word}>{word}</option>
         ))}
       </select>
-      <button type="button" disabled={unsupported} onClick={() => setOpen(true)}>
+      <button type="button" disabled={problem !== ""} onClick={() => setOpen(true)}>
         Dry run
       </button>
-      {unsupported && <span className="dim small">Choose one status to act on all runs.</span>}
-      {open && <DryRun act={act} filter={filter} close={() => setOpen(false)} />}
+      {problem && <span className="dim small">{problem}</span>}
+      {open && "filter" in chosen && <DryRun act={act} filter={chosen.filter} close={() => setOpen(false)} />}
     </div>
   );
 }
