@@ -78,14 +78,14 @@ function useRevision({ collection, id }: RecordRef, revision: number) {
   return useQuery({
     queryKey: ["lists", "revision", collection, id, revision],
     retry: false,
-    queryFn: async (): Promise<Version | null> => {
+    queryFn: async ({ signal }): Promise<Version | null> => {
       const record = at("records", collection, id);
       try {
-        return await call<Version>(`${record}/versions/${revision}?view=full`);
+        return await call<Version>(`${record}/versions/${revision}?view=full`, { signal });
       } catch (error) {
         if (!(error instanceof ApiError && error.status === 404)) throw error;
       }
-      const newest = await call<Version>(`${record}?view=full`).catch((error) => {
+      const newest = await call<Version>(`${record}?view=full`, { signal }).catch((error) => {
         if (error instanceof ApiError && error.status === 404) return null;
         throw error;
       });
@@ -100,9 +100,10 @@ function Since({ record }: { record: RecordRef }) {
   const versions = useQuery({
     queryKey: ["lists", "versions", collection, id],
     retry: false,
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/records/{collection}/{id}/versions", {
+          signal,
           params: { path: { collection, id }, query: { limit: 100 } },
         }),
       ),

@@ -12,8 +12,8 @@ export function DeadLetters() {
   const letters = useInfiniteQuery({
     queryKey: ["lists", "letters"],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
-      ok(api.GET("/durable/dlq", { params: { query: { limit: 100, cursor: pageParam } } })),
+    queryFn: ({ pageParam, signal }) =>
+      ok(api.GET("/durable/dlq", { signal, params: { query: { limit: 100, cursor: pageParam } } })),
     getNextPageParam: (page) => page.cursor ?? undefined,
   });
   const all = letters.data?.pages.flatMap((page) => page.entries) ?? [];

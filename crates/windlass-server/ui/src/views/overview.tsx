@@ -8,16 +8,25 @@ import { Card, Empty, Loaded, Page, Time } from "../parts";
 import { StartSample } from "../start";
 
 export function Overview() {
-  const health = useQuery({ queryKey: ["lists", "health"], queryFn: () => ok(api.GET("/durable/health")) });
-  const attention = useQuery({ queryKey: ["lists", "attention"], queryFn: () => ok(api.GET("/attention")) });
-  const workflows = useQuery({ queryKey: ["lists", "workflows"], queryFn: () => ok(api.GET("/workflows")) });
+  const health = useQuery({
+    queryKey: ["lists", "health"],
+    queryFn: ({ signal }) => ok(api.GET("/durable/health", { signal })),
+  });
+  const attention = useQuery({
+    queryKey: ["lists", "attention"],
+    queryFn: ({ signal }) => ok(api.GET("/attention", { signal })),
+  });
+  const workflows = useQuery({
+    queryKey: ["lists", "workflows"],
+    queryFn: ({ signal }) => ok(api.GET("/workflows", { signal })),
+  });
   const stats = useQuery({
     queryKey: ["lists", "stats"],
-    queryFn: () => ok(api.GET("/durable/tasks/stats")),
+    queryFn: ({ signal }) => ok(api.GET("/durable/tasks/stats", { signal })),
   });
   const series = useQuery({
     queryKey: ["lists", "series"],
-    queryFn: () => ok(api.GET("/stats/series", { params: { query: { minutes: 60 } } })),
+    queryFn: ({ signal }) => ok(api.GET("/stats/series", { signal, params: { query: { minutes: 60 } } })),
   });
   const isNew = workflows.data?.workflows.every((workflow) => Object.keys(workflow.counts).length === 0);
   return (

@@ -19,9 +19,10 @@ export function AgentTab({ run }: { run: RunRef }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const timeline = useQuery({
     queryKey: ["run", run.runKey, "graph", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),
@@ -59,13 +60,13 @@ function Transcript({ run }: { run: RunRef }) {
     queryKey: ["run", run.runKey, "transcript", run.generation, name],
     retry: false,
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) => {
+    queryFn: ({ pageParam, signal }) => {
       const query = new URLSearchParams({ pageSize: "100" });
       if (name !== undefined) query.set("name", name);
       if (run.generation !== undefined) query.set("runNumber", String(run.generation));
       if (pageParam) query.set("cursor", pageParam);
       const path = at("workflows", run.workflowName, "instances", run.instanceId, "transcript");
-      return call<TranscriptPage>(`${path}?${query}`);
+      return call<TranscriptPage>(`${path}?${query}`, { signal });
     },
     getNextPageParam: (page) => page.nextCursor,
   });
@@ -117,9 +118,10 @@ function Steps({ run, rows, more }: { run: RunRef; rows: Row[]; more: boolean })
       queryKey: ["run", run.runKey, "step", row.stepKey, run.generation, row.state],
       // A completed step does not change.
       staleTime: row.endedAt ? Number.POSITIVE_INFINITY : 1000,
-      queryFn: () =>
+      queryFn: ({ signal }) =>
         ok(
           api.GET("/workflows/{workflowName}/instances/{instanceId}/steps/{stepKey}", {
+            signal,
             params: {
               path: { workflowName: run.workflowName, instanceId: run.instanceId, stepKey: row.stepKey },
               query: { runNumber: run.generation, position: row.position },

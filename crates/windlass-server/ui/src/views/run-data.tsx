@@ -8,18 +8,20 @@ export function DataTab({ run, data }: { run: RunRef; data: Schemas["InstanceVie
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const state = useQuery({
     queryKey: ["run", run.runKey, "state", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/state", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),
   });
   const history = useQuery({
     queryKey: ["run", run.runKey, "messages", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/history", {
+          signal,
           params: { path, query: { runNumber: run.generation, pageSize: 100, order: "desc" } },
         }),
       ),

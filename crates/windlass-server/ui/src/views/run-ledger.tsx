@@ -22,9 +22,10 @@ export function LedgerTab({ run }: { run: RunRef }) {
   const ledger = useInfiniteQuery({
     queryKey: ["run", run.runKey, "ledger", run.generation, scope],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/ledger", {
+          signal,
           params: { path, query: { runNumber: run.generation, pageSize: 100, cursor: pageParam, scope } },
         }),
       ),
@@ -138,7 +139,7 @@ function Cause({ id }: { id: string }) {
   const found = useQuery({
     queryKey: ["event", id],
     retry: false,
-    queryFn: () => ok(api.GET("/events/{eventId}", { params: { path: { eventId: id } } })),
+    queryFn: ({ signal }) => ok(api.GET("/events/{eventId}", { signal, params: { path: { eventId: id } } })),
   });
   if (found.data) {
     return (
@@ -157,9 +158,10 @@ function Verify({ run }: { run: RunRef }) {
     queryKey: ["verify", run.runKey, run.generation],
     enabled: asked,
     gcTime: 0,
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/verify", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),

@@ -18,9 +18,10 @@ export function LogsTab({ run }: { run: RunRef }) {
   const logs = useInfiniteQuery({
     queryKey: ["run", run.runKey, "logs", run.generation, level],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/history", {
+          signal,
           params: {
             path,
             query: {

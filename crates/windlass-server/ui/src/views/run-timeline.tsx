@@ -61,8 +61,13 @@ function useChildren(open: Map<string, At>, tree: Schemas["TreeRun"][]) {
       const path = { workflowName: at.workflowName, instanceId: at.id };
       return {
         queryKey: ["run", key, "child-timeline"],
-        queryFn: () =>
-          ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", { params: { path } })),
+        queryFn: ({ signal }) =>
+          ok(
+            api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+              signal,
+              params: { path },
+            }),
+          ),
       };
     }),
   });
@@ -83,9 +88,10 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
   const [opened, setOpened] = useState<Map<string, At>>(() => new Map());
   const tree = useQuery({
     queryKey: ["run", run.runKey, "tree"],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/tree", {
+          signal,
           params: { path, query: { pageSize: 100 } },
         }),
       ),
@@ -101,9 +107,10 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
   const timeline = useInfiniteQuery({
     queryKey: ["run", run.runKey, "timeline", run.generation],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+          signal,
           params: { path, query: { runNumber: run.generation, cursor: pageParam } },
         }),
       ),
@@ -341,9 +348,10 @@ function StepPanel({ row, run, close }: { row: Row; run: RunRef; close: () => vo
   useEffect(() => ref.current?.focus({ preventScroll: true }), []);
   const step = useQuery({
     queryKey: ["run", run.runKey, "step", run.generation, row.stepKey, row.state, row.attempts],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/steps/{stepKey}", {
+          signal,
           params: {
             path: { workflowName: run.workflowName, instanceId: run.instanceId, stepKey: row.stepKey },
             query: { runNumber: run.generation, position: row.position },

@@ -31,8 +31,9 @@ export function RunView() {
   const search = useSearch({ from: "/runs/$workflow/$id" });
   const path = { workflowName: workflow, instanceId: id };
   const newest = useQuery({
-    queryKey: ["lists", "instance", workflow, id],
-    queryFn: () => ok(api.GET("/workflows/{workflowName}/instances/{instanceId}", { params: { path } })),
+    queryKey: ["instance", workflow, id],
+    queryFn: ({ signal }) =>
+      ok(api.GET("/workflows/{workflowName}/instances/{instanceId}", { signal, params: { path } })),
   });
   useFollow(newest.data ? [newest.data.meta.runKey] : []);
   return (
@@ -85,7 +86,8 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
   const runKey = data.meta.runKey;
   const why = useQuery({
     queryKey: ["run", runKey, "why"],
-    queryFn: () => ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/why", { params: { path } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/why", { signal, params: { path } })),
   });
   const status = data.details.status;
   const ended = ["complete", "errored", "terminated"].includes(status);
@@ -274,9 +276,10 @@ function Family({ data }: { data: Instance }) {
   const path = { workflowName: data.workflowName, instanceId: data.id };
   const tree = useQuery({
     queryKey: ["run", data.meta.runKey, "tree"],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/tree", {
+          signal,
           params: { path, query: { pageSize: 100 } },
         }),
       ),

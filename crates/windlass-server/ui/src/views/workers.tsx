@@ -11,11 +11,11 @@ export function Workers() {
   const [limit, setLimit] = useState<Limit | "new" | null>(null);
   const queues = useQuery({
     queryKey: ["lists", "queues"],
-    queryFn: () => ok(api.GET("/queues", { params: { query: { pageSize: 100 } } })),
+    queryFn: ({ signal }) => ok(api.GET("/queues", { signal, params: { query: { pageSize: 100 } } })),
   });
   const stats = useQuery({
     queryKey: ["lists", "stats"],
-    queryFn: () => ok(api.GET("/durable/tasks/stats")),
+    queryFn: ({ signal }) => ok(api.GET("/durable/tasks/stats", { signal })),
   });
   return (
     <Page title="Workers & queues">
@@ -156,7 +156,7 @@ function WorkerList() {
   const may = useMay();
   const workers = useQuery({
     queryKey: ["lists", "workers"],
-    queryFn: () => ok(api.GET("/durable/workers", { params: { query: { limit: 100 } } })),
+    queryFn: ({ signal }) => ok(api.GET("/durable/workers", { signal, params: { query: { limit: 100 } } })),
     retry: (count, error) => count < 1 && !(error instanceof ApiError && error.status === 403),
   });
   return (
@@ -250,7 +250,8 @@ function Breakers() {
   const may = useMay();
   const breakers = useQuery({
     queryKey: ["lists", "breakers"],
-    queryFn: () => ok(api.GET("/durable/circuit-breakers", { params: { query: { limit: 100 } } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/durable/circuit-breakers", { signal, params: { query: { limit: 100 } } })),
   });
   return (
     <Card title="Circuit breakers">
