@@ -5,8 +5,10 @@ import { createRoot } from "react-dom/client";
 import { basePath } from "./api/client";
 import { queries } from "./app";
 import { NotFound, Shell } from "./shell";
+import { spendKeys } from "./spend";
 import "./style.css";
 import "./views.css";
+import { Batches, type BatchesSearch, batchStates } from "./views/batches";
 import { DeadLetters } from "./views/deadletters";
 import { Definitions, type DefinitionsSearch, definitionParts } from "./views/definitions";
 import { Documents, type DocumentsSearch } from "./views/documents";
@@ -90,11 +92,24 @@ const definitions = createRoute({
   }),
 });
 
+const batches = createRoute({
+  getParentRoute: () => root,
+  path: "batches",
+  component: Batches,
+  validateSearch: (search: Record<string, unknown>): BatchesSearch => ({
+    status: batchStates.find((state) => state === search.status),
+    by: spendKeys.find((key) => key === search.by),
+    days: typeof search.days === "number" && search.days >= 1 && search.days <= 366 ? search.days : undefined,
+    root: text(search.root),
+  }),
+});
+
 const routeTree = root.addChildren([
   page("/", Overview),
   runs,
   run,
   inbox,
+  batches,
   documents,
   definitions,
   page("health", Health),
