@@ -23,9 +23,10 @@ import { formatJson, parseJson } from "../json";
 import { JsonView } from "../jsonview";
 import { Act, Card, Empty, ExactTime, Failed, Loaded } from "../parts";
 import { definitionGraph } from "./document-graph";
+import { Playground } from "./playground";
 import { SlotEditor, type Template } from "./slot-editor";
 
-export const definitionParts = ["graph", "changes", "editor", "versions", "simulate"] as const;
+export const definitionParts = ["graph", "changes", "editor", "versions", "simulate", "expressions"] as const;
 export type DefinitionsSearch = { type?: string; part?: (typeof definitionParts)[number]; slot?: string };
 
 export function Definitions() {
@@ -150,6 +151,8 @@ function OfType({ type, names, search }: { type: string; names: string[]; search
         <Changes type={type} />
       ) : part === "simulate" ? (
         <Simulate key={type} type={type} />
+      ) : part === "expressions" ? (
+        <Playground key={type} type={type} />
       ) : (
         <Loaded query={head}>
           {(data) =>

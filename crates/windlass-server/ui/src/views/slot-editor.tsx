@@ -21,7 +21,10 @@ import type { Graph } from "../graph/model";
 import { GraphView } from "../graph/view";
 import { formatJson, parseJson } from "../json";
 import { Act, Card, Failed, Loaded } from "../parts";
+import { useSettled } from "../settled";
+import { underline } from "../trial";
 import { Problems, problemsOf, useTemplates } from "./definitions";
+import { TryWith } from "./playground";
 
 export type Template = {
   name: string;
@@ -238,7 +241,14 @@ function Editor(props: EditorProps & { base: string; begin: Definition; saved: (
           />
         </Card>
         {patch && (
-          <PatchForm key={chosen.slotId} slot={chosen.slotId} patch={patch} problems={problems} set={set} />
+          <PatchForm
+            key={chosen.slotId}
+            type={type}
+            slot={chosen.slotId}
+            patch={patch}
+            problems={problems}
+            set={set}
+          />
         )}
       </div>
     </div>
@@ -257,16 +267,6 @@ function useUnsaved(type: string, base: string, text: string) {
     window.addEventListener("beforeunload", ask);
     return () => window.removeEventListener("beforeunload", ask);
   }, [unsaved]);
-}
-
-// The value when it has not changed for a moment.
-function useSettled(text: string): string {
-  const [settled, setSettled] = useState(text);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(text), 400);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return settled;
 }
 
 const ends = (slot: string) => [`sys:slot:${slot}:in`, `sys:slot:${slot}:out`];
@@ -348,9 +348,15 @@ function reaches(edges: { from: string; to: string }[], from: string, to: string
   return false;
 }
 
-type FormProps = { slot: string; patch: Patch; problems: Problem[]; set: (patch: Patch) => void };
+type FormProps = {
+  type: string;
+  slot: string;
+  patch: Patch;
+  problems: Problem[];
+  set: (patch: Patch) => void;
+};
 
-function PatchForm({ slot, patch, problems, set }: FormProps) {
+function PatchForm({ type, slot, patch, problems, set }: FormProps) {
   const at = (kind: string, index: number) =>
     problems.filter((one) => one.pointer?.startsWith(`/slots/${slot}/${kind}/${index}`));
   const setNode = (index: number, node: FlowNode) =>
@@ -429,6 +435,7 @@ function PatchForm({ slot, patch, problems, set }: FormProps) {
                 onChange={(event) => setEdge(index, { ...edge, condition: event.target.value || undefined })}
               />
             </label>
+            {edge.condition && <TryCondition type={type} edge={edge.id} condition={edge.condition} />}
             <button
               type="button"
               className="danger"
@@ -453,6 +460,19 @@ function PatchForm({ slot, patch, problems, set }: FormProps) {
         )}
       </Card>
     </>
+  );
+}
+
+// The trial is made only while it is open.
+function TryCondition(props: { type: string; edge: string; condition: string }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>
+        Try the condition<span className="visually-hidden"> of {props.edge}</span>
+      </summary>
+      {open && <TryWith type={props.type} expression={props.condition} condition />}
+    </details>
   );
 }
 
@@ -505,8 +525,7 @@ function Beside({ problems }: { problems: Problem[] }) {
             <pre>
               {one.expression}
               {"\n"}
-              {" ".repeat(one.span.start)}
-              {"^".repeat(Math.max(1, one.span.end - one.span.start))}
+              {underline(one.expression, one.span)}
             </pre>
           )}
           {one.help && <div className="dim small">{one.help}</div>}
