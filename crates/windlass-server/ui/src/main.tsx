@@ -16,7 +16,8 @@ import { Health } from "./views/health";
 import { Inbox, type InboxSearch, requestStates } from "./views/inbox";
 import { Overview } from "./views/overview";
 import { Records } from "./views/records";
-import { RunView, type Tab, tabs } from "./views/run";
+import { RunView } from "./views/run";
+import { type RunSearch, readRunSearch } from "./views/run-search";
 import { Runs, type RunsSearch, readSearch } from "./views/runs";
 import { Schedules } from "./views/schedules";
 import { Settings } from "./views/settings";
@@ -34,16 +35,11 @@ const runs = createRoute({
   validateSearch: (search): RunsSearch => readSearch(search),
 });
 
-export type RunSearch = { tab?: Tab; generation?: number; step?: string };
 const run = createRoute({
   getParentRoute: () => root,
   path: "runs/$workflow/$id",
   component: RunView,
-  validateSearch: (search: Record<string, unknown>): RunSearch => ({
-    tab: tabs.find((tab) => tab === search.tab),
-    generation: typeof search.generation === "number" ? search.generation : undefined,
-    step: typeof search.step === "string" ? search.step : undefined,
-  }),
+  validateSearch: (search: Record<string, unknown>): RunSearch => readRunSearch(search),
 });
 
 export type RecordsSearch = { collection?: string; term?: string; id?: string };
@@ -104,8 +100,24 @@ const batches = createRoute({
   }),
 });
 
+const deadLetters = createRoute({
+  getParentRoute: () => root,
+  path: "dead-letters",
+  component: DeadLetters,
+  validateSearch: (search: Record<string, unknown>): { run?: string } => ({ run: text(search.run) }),
+});
+
+const overview = createRoute({
+  getParentRoute: () => root,
+  path: "/",
+  component: Overview,
+  validateSearch: (search: Record<string, unknown>): { workflow?: string } => ({
+    workflow: text(search.workflow),
+  }),
+});
+
 const routeTree = root.addChildren([
-  page("/", Overview),
+  overview,
   runs,
   run,
   inbox,
@@ -114,7 +126,7 @@ const routeTree = root.addChildren([
   definitions,
   page("health", Health),
   page("workers", Workers),
-  page("dead-letters", DeadLetters),
+  deadLetters,
   page("schedules", Schedules),
   page("webhooks", Webhooks),
   records,

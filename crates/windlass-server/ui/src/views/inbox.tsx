@@ -193,7 +193,7 @@ function RequestCard({ request }: { request: Request }) {
           </Fact>
         )}
       </dl>
-      <About about={request.about} />
+      <About about={request.about} approved={request.lastApproved} />
       {request.status === "open" && <Decide request={request} />}
       <Decisions request={request} />
       <Comments request={request} />

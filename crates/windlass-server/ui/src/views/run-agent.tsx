@@ -8,6 +8,7 @@ import { at, call, useRoute } from "../api/raw";
 import { formatDuration } from "../format";
 import { JsonView } from "../jsonview";
 import { Card, Empty, Failed, Loaded, Status } from "../parts";
+import { type Budget, BudgetTable, RootCost, useHasLlm } from "./batches";
 import type { RunRef } from "./run";
 
 type Row = Schemas["TimelineRow"];
@@ -15,7 +16,8 @@ const kinds = ["items", "response", "llm", "tool", "fork", "request"];
 /** How many steps are read with their bodies at once. */
 const PAGE = 40;
 
-export function AgentTab({ run }: { run: RunRef }) {
+export function AgentTab({ run, root }: { run: RunRef; root: string }) {
+  const hasLlm = useHasLlm();
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const timeline = useQuery({
     queryKey: ["run", run.runKey, "graph", run.generation],
@@ -38,9 +40,43 @@ export function AgentTab({ run }: { run: RunRef }) {
             </Empty>
           );
         }
-        return <Steps run={run} rows={rows} more={data.hasNextPage} />;
+        return (
+          <>
+            {hasLlm && <Money run={run} root={root} />}
+            <Steps run={run} rows={rows} more={data.hasNextPage} />
+          </>
+        );
       }}
     </Loaded>
+  );
+}
+
+// The cost of the run with all its branches, its budget, and the batches of its calls.
+function Money({ run, root }: { run: RunRef; root: string }) {
+  const budgets = useQuery({
+    queryKey: ["run", run.runKey, "budgets"],
+    retry: false,
+    queryFn: ({ signal }) =>
+      call<{ budgets: Budget[] }>(`/budgets?run=${encodeURIComponent(run.instanceId)}`, { signal }),
+    // Other workflows can have a run with the same id.
+    select: (found) => found.budgets.filter((one) => one.workflow === run.workflowName),
+  });
+  return (
+    <Card
+      title="Cost and budget"
+      aside={
+        <Link to="/batches" search={{ root }}>
+          Batches & spend
+        </Link>
+      }
+    >
+      <RootCost runKey={root} />
+      <Loaded query={budgets}>
+        {(found) =>
+          found.length === 0 ? <p className="dim small">No budget.</p> : <BudgetTable budgets={found} />
+        }
+      </Loaded>
+    </Card>
   );
 }
 

@@ -6,6 +6,7 @@ import { JsonView } from "../jsonview";
 import { ExactTime, Failed, Loaded } from "../parts";
 import { type ListHandle, VirtualList } from "../virtual";
 import { RunLink, type RunRef } from "./run";
+import { useRunSearch } from "./run-search";
 
 type Event = Schemas["LedgerEvent"];
 
@@ -16,8 +17,9 @@ function causeOf(event: Event): string | undefined {
 
 export function LedgerTab({ run }: { run: RunRef }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
-  const [filter, setFilter] = useState("");
-  const [scope, setScope] = useState<"run" | "root">("run");
+  const [search, set] = useRunSearch();
+  const filter = search.event ?? "";
+  const scope = search.scope ?? "run";
   const list = useRef<ListHandle>(null);
   const ledger = useInfiniteQuery({
     queryKey: ["run", run.runKey, "ledger", run.generation, scope],
@@ -51,12 +53,12 @@ export function LedgerTab({ run }: { run: RunRef }) {
           placeholder="Event type contains"
           data-filter=""
           value={filter}
-          onChange={(event) => setFilter(event.target.value)}
+          onChange={(event) => set({ event: event.target.value || undefined })}
         />
         <select
           aria-label="Scope"
           value={scope}
-          onChange={(event) => setScope(event.target.value === "root" ? "root" : "run")}
+          onChange={(event) => set({ scope: event.target.value === "root" ? "root" : undefined })}
         >
           <option value="run">this run</option>
           <option value="root">the whole tree of runs</option>

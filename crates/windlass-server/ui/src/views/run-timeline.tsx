@@ -10,10 +10,10 @@ import { JsonView } from "../jsonview";
 import { Empty, ExactTime, Failed, Loaded, Status } from "../parts";
 import { type Scale, type Span, scaleOf } from "../scale";
 import { RunLink, type RunRef } from "./run";
+import { timelineFilters, useRunSearch } from "./run-search";
 
 type Row = Schemas["TimelineRow"];
 const ROW = 34;
-const filters = ["all", "failed", "waiting", "slow"] as const;
 
 function ms(at: string | null | undefined): number | undefined {
   return at ? Date.parse(at) : undefined;
@@ -84,7 +84,8 @@ function place(rows: Row[], at: At, children: Map<string, Row[]>, depth = 0): Pl
 
 export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["InstanceView"] }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
-  const [filter, setFilter] = useState<(typeof filters)[number]>("all");
+  const [search, set] = useRunSearch();
+  const filter = search.show ?? "all";
   const [opened, setOpened] = useState<Map<string, At>>(() => new Map());
   const tree = useQuery({
     queryKey: ["run", run.runKey, "tree"],
@@ -160,13 +161,13 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
   return (
     <>
       <div className="chips">
-        {filters.map((word) => (
+        {timelineFilters.map((word) => (
           <button
             key={word}
             type="button"
             className="chip"
             aria-pressed={filter === word}
-            onClick={() => setFilter(word)}
+            onClick={() => set({ show: word === "all" ? undefined : word })}
           >
             {word}
           </button>

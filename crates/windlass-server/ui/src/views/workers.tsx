@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { ApiError, api, ok, type Schemas } from "../api/client";
 import { queries, useMay, useMe } from "../app";
@@ -51,6 +51,7 @@ export function Workers() {
                 })}
               </div>
             )}
+            <Rates />
             <Card
               title="Concurrency limits"
               aside={
@@ -149,6 +150,69 @@ export function Workers() {
         </Loaded>
       </Card>
     </Page>
+  );
+}
+
+// How often attempts may begin, over all processes.
+function Rates() {
+  const rates = useInfiniteQuery({
+    queryKey: ["lists", "rates"],
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam, signal }) =>
+      ok(api.GET("/rates", { signal, params: { query: { pageSize: 100, cursor: pageParam } } })),
+    getNextPageParam: (page) => page.nextCursor ?? undefined,
+  });
+  const all = rates.data?.pages.flatMap((page) => page.rates) ?? [];
+  return (
+    <Card title="Rates">
+      {rates.error && all.length === 0 && <Failed error={rates.error} retry={() => rates.refetch()} />}
+      {rates.data && all.length === 0 && (
+        <p className="dim">
+          None. A program sets one with <code>engine.rate_limit_queue(…)</code> or{" "}
+          <code>engine.rate_limit_activity(…)</code>.
+        </p>
+      )}
+      {all.length > 0 && (
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard.
+        <section className="scroll" tabIndex={0} aria-label="Rates">
+          <table>
+            <thead>
+              <tr>
+                <th>Key</th>
+                <th className="number">One attempt every</th>
+                <th className="number">At once</th>
+                <th>Used up to</th>
+                <th>Waiting attempts up to</th>
+              </tr>
+            </thead>
+            <tbody>
+              {all.map((rate) => (
+                <tr key={rate.key}>
+                  <td>{rate.key}</td>
+                  <td className="number">
+                    {rate.intervalUs === null || rate.intervalUs === undefined
+                      ? "held back"
+                      : formatDuration(Number(rate.intervalUs) / 1000)}
+                  </td>
+                  <td className="number">{rate.burst}</td>
+                  <td>
+                    <Time at={rate.spentUntil} />
+                  </td>
+                  <td>
+                    <Time at={rate.queuedUntil} />
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </section>
+      )}
+      {rates.hasNextPage && (
+        <button type="button" disabled={rates.isFetchingNextPage} onClick={() => rates.fetchNextPage()}>
+          Read more
+        </button>
+      )}
+    </Card>
   );
 }
 
