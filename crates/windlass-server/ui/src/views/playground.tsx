@@ -1,6 +1,6 @@
 // Tries an expression while it is typed: its problems, its result, and how the result came about.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useId, useState } from "react";
+import { useState } from "react";
 import { call } from "../api/raw";
 import { useSetting } from "../app";
 import type { Problem } from "../contracts";
@@ -106,20 +106,16 @@ export function TryWith(props: { type: string; expression: string; condition: bo
 }
 
 function Value(props: { name: string; rows: number; text: string; set: (text: string) => void }) {
-  const id = useId();
   return (
-    <>
-      <label htmlFor={id}>
-        {props.name} <span className="dim">JSON</span>
-      </label>
+    <label>
+      {props.name} as JSON
       <textarea
-        id={id}
         rows={props.rows}
         spellCheck={false}
         value={props.text}
         onChange={(event) => props.set(event.target.value)}
       />
-    </>
+    </label>
   );
 }
 
