@@ -3,6 +3,7 @@
 //! All URLs in the files are relative. Each page gets a relative `<base>` from the depth of its own path,
 //! so that one build works under any prefix, also one that a proxy has removed.
 
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -20,14 +21,37 @@ const POLICY: &str = "default-src 'self'; base-uri 'self'; form-action 'self'; o
 const INDEX: &str = include_str!("../ui/dist/index.html");
 const JS: &str = "text/javascript; charset=utf-8";
 
-/// The files: path, content type, content.
-const FILES: [(&str, &str, &[u8]); 6] = [
-    ("assets/index.js", JS, include_bytes!("../ui/dist/assets/index.js")),
-    ("assets/index.css", "text/css; charset=utf-8", include_bytes!("../ui/dist/assets/index.css")),
-    ("assets/live.worker.js", JS, include_bytes!("../ui/dist/assets/live.worker.js")),
-    ("assets/graph.worker.js", JS, include_bytes!("../ui/dist/assets/graph.worker.js")),
-    ("theme.js", JS, include_bytes!("../ui/dist/theme.js")),
-    ("icon.svg", "image/svg+xml", include_bytes!("../ui/dist/icon.svg")),
+/// A file: path, content type, content, and the content with brotli.
+type File = (&'static str, &'static str, &'static [u8], Option<&'static [u8]>);
+
+macro_rules! packed {
+    ($path:literal) => {
+        Some(include_bytes!(concat!("../ui/dist/", $path, ".br")).as_slice())
+    };
+}
+
+const FILES: [File; 6] = [
+    (
+        "assets/index.js",
+        JS,
+        include_bytes!("../ui/dist/assets/index.js"),
+        packed!("assets/index.js"),
+    ),
+    (
+        "assets/index.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../ui/dist/assets/index.css"),
+        packed!("assets/index.css"),
+    ),
+    ("assets/live.worker.js", JS, include_bytes!("../ui/dist/assets/live.worker.js"), None),
+    (
+        "assets/graph.worker.js",
+        JS,
+        include_bytes!("../ui/dist/assets/graph.worker.js"),
+        packed!("assets/graph.worker.js"),
+    ),
+    ("theme.js", JS, include_bytes!("../ui/dist/theme.js"), None),
+    ("icon.svg", "image/svg+xml", include_bytes!("../ui/dist/icon.svg"), None),
 ];
 
 /// Adds the dashboard, if the options ask for it.
@@ -61,7 +85,18 @@ async fn index(State(app): State<App>, headers: HeaderMap) -> Response {
 async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Response {
     let path = uri.path().strip_prefix("/ui/").unwrap_or_default();
     match FILES.iter().find(|(name, ..)| *name == path) {
-        Some((_, kind, content)) => file(&headers, kind, content),
+        Some((_, kind, content, packed)) => {
+            let packed = packed.filter(|_| accepts_brotli(&headers));
+            let is_packed = packed.is_some();
+            let content = packed.unwrap_or(content);
+            let mut response = file(&headers, kind, Bytes::from_static(content));
+            let headers = response.headers_mut();
+            headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+            if is_packed {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
+            }
+            response
+        }
         // The path of a view: the page reads it.
         None => html(&app, &headers, path),
     }
@@ -73,7 +108,17 @@ fn html(app: &App, headers: &HeaderMap, path: &str) -> Response {
         &format!("content=\"..{}\"", app.options.base),
         1,
     );
-    file(headers, "text/html; charset=utf-8", text.as_bytes())
+    file(headers, "text/html; charset=utf-8", text.into())
+}
+
+/// Whether the client reads brotli. `br;q=0` refuses it.
+fn accepts_brotli(headers: &HeaderMap) -> bool {
+    let lists = headers.get_all(header::ACCEPT_ENCODING).into_iter();
+    lists.filter_map(|list| list.to_str().ok()).flat_map(|list| list.split(',')).any(|one| {
+        let (name, weight) = one.split_once(';').unwrap_or((one, ""));
+        let weight = weight.trim().strip_prefix("q=").map(str::parse::<f32>);
+        name.trim().eq_ignore_ascii_case("br") && weight != Some(Ok(0.0))
+    })
 }
 
 /// The way from the page of a view to `/ui/`. The path is as the browser sent it: an escaped slash in the id
@@ -85,13 +130,13 @@ fn base_of(path: &str) -> String {
     }
 }
 
-fn file(headers: &HeaderMap, kind: &'static str, content: &[u8]) -> Response {
-    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(content)[..12]));
+fn file(headers: &HeaderMap, kind: &'static str, content: Bytes) -> Response {
+    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&content)[..12]));
     let known =
         headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = match known {
         true => StatusCode::NOT_MODIFIED.into_response(),
-        false => content.to_vec().into_response(),
+        false => content.into_response(),
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -115,6 +160,24 @@ mod tests {
         {
             assert_eq!(base_of(path), expect, "{path}");
         }
+    }
+
+    #[test]
+    fn brotli_is_sent_to_those_who_ask() {
+        for (asked, expect) in [
+            ("gzip, deflate, br, zstd", true),
+            ("BR;q=0.5", true),
+            ("gzip", false),
+            ("br;q=0", false),
+            ("br; q=0.000, gzip", false),
+            ("brotli", false),
+            ("", false),
+        ] {
+            let value = HeaderValue::from_static(asked);
+            let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, value)]);
+            assert_eq!(accepts_brotli(&headers), expect, "{asked}");
+        }
+        assert!(!accepts_brotli(&HeaderMap::new()));
     }
 
     #[test]

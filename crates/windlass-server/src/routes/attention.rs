@@ -1,13 +1,14 @@
-//! Items that need an operator: failed runs, workflows without a worker, dead letters, open breakers, a late
-//! queue, a store that refuses writes.
+//! Items that need an operator: failed runs, blocked and stuck runs, workflows without a worker, dead letters,
+//! open breakers, a late queue, a store that refuses writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 use windlass::RunStatus;
-use windlass::kernel::{Query, RunsQuery};
+use windlass::kernel::{Order, Query, Run, RunsQuery, Timestamp, Turn};
 
 use super::durable::tasks::is_user_task;
 use super::queues::Count;
@@ -17,11 +18,20 @@ use crate::extract::Call;
 use crate::json::Json;
 use crate::view::Time;
 
-/// Failed runs are shown if they were created within this time.
+/// Failed runs are shown if they failed within this time.
 const ERRORED_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most failed runs that are counted.
-const ERRORED_MAX: u32 = 200;
-/// A task that has been due for longer is late.
+const ERRORED_MAX: usize = 200;
+/// Runs are read in pages of this size.
+const PAGE: u32 = 200;
+/// The most pages of failed runs that are read. No index has the time of the failure, so the newest runs are
+/// searched.
+const ERRORED_PAGES_MAX: usize = 5;
+/// The most runs whose last event is read.
+const BLOCKED_MAX: usize = 50;
+/// The times of one commit differ by less.
+const SAME_COMMIT: Duration = Duration::from_secs(5);
+/// A task or turn that has been due for longer is late.
 const LATE_AFTER: Duration = Duration::from_secs(60);
 
 /// The kind of a finding.
@@ -36,6 +46,10 @@ pub(crate) enum Finding {
     Unserved,
     /// Runs of a workflow failed.
     Errored,
+    /// The code that is deployed cannot continue runs of a workflow.
+    Blocked,
+    /// Runs of a workflow have been due for more than a minute, and no worker took them.
+    Stuck,
     /// Tasks were given up.
     DeadLetters,
     /// A circuit breaker is open.
@@ -81,11 +95,12 @@ impl AttentionItem {
 pub(crate) struct Attention {
     /// The findings, the most urgent first.
     pub items: Vec<AttentionItem>,
-    /// Failed runs are listed if they were created at this time or later.
+    /// Failed runs are listed if they failed at this time or later.
     pub errored_from: Time,
 }
 
-/// Lists what needs an operator. The cost does not depend on the number of ended or sleeping runs.
+/// Lists what needs an operator. The cost does not depend on the number of runs: failed runs are searched among
+/// the 1,000 newest, blocked and stuck ones among the 200 oldest and the 200 newest open runs of each status.
 #[utoipa::path(get, path = "/attention", tag = "server", operation_id = "attention",
     responses((status = 200, body = Attention), (status = "default", body = Failure)))]
 pub(crate) async fn attention(call: Call) -> ApiResult<Attention> {
@@ -103,8 +118,9 @@ pub(crate) async fn attention(call: Call) -> ApiResult<Attention> {
             *open_runs.entry(row.workflow.to_string()).or_default() += row.count;
         }
     }
-    add_unserved(&call, open_runs, &mut items).await?;
-    let errored_from = add_errored(&call, &mut items).await?;
+    let unserved = add_unserved(&call, open_runs, &mut items).await?;
+    let errored_from = add_errored(&call, stats.now, &mut items).await?;
+    add_open(&call, stats.now, &unserved, &mut items).await?;
     if stats.letters_open.count > 0 {
         let count = Count::from(stats.letters_open);
         let text = format!("{} were given up after their last attempt.", counted(&count, "task"));
@@ -127,7 +143,7 @@ pub(crate) async fn attention(call: Call) -> ApiResult<Attention> {
         items.push(item);
     }
     items.sort_by_key(|item| (item.severity != "error", item.kind));
-    Ok(Json(Attention { items, errored_from }))
+    Ok(Json(Attention { items, errored_from: Time(errored_from) }))
 }
 
 fn counted(count: &Count, noun: &str) -> String {
@@ -140,7 +156,7 @@ async fn add_unserved(
     call: &Call,
     open_runs: BTreeMap<String, u64>,
     items: &mut Vec<AttentionItem>,
-) -> Result<(), ApiError> {
+) -> Result<BTreeSet<String>, ApiError> {
     let now = call.engine.clock().now();
     let workers = call.app.workers().await?;
     let live = || workers.iter().filter(|worker| worker.is_live(now));
@@ -151,6 +167,7 @@ async fn add_unserved(
     let mut served: BTreeSet<String> =
         live().flat_map(|worker| &worker.info.turns).map(|route| route.name.to_string()).collect();
     served.extend(call.engine.workflows().iter().map(ToString::to_string));
+    let mut unserved = BTreeSet::new();
     for (workflow, count) in open_runs {
         if served.contains(&workflow) {
             continue;
@@ -159,40 +176,181 @@ async fn add_unserved(
         let runs = counted(&count, "open run");
         let text = format!("No live worker serves {workflow:?}, which has {runs}.");
         let mut item = AttentionItem::new(Finding::Unserved, "error", text);
+        (item.count, item.workflow_name) = (Some(count), Some(workflow.clone()));
+        items.push(item);
+        unserved.insert(workflow);
+    }
+    Ok(unserved)
+}
+
+async fn add_errored(
+    call: &Call,
+    now: Timestamp,
+    items: &mut Vec<AttentionItem>,
+) -> Result<Timestamp, ApiError> {
+    let from = now.minus(ERRORED_WITHIN);
+    let (runs, more) = errored_since(call, from).await?;
+    let mut by_workflow: BTreeMap<String, (u64, Timestamp)> = BTreeMap::new();
+    for run in runs {
+        let ended = run.ended_at.unwrap_or(run.updated_at);
+        let entry = by_workflow.entry(run.workflow.to_string()).or_insert((0, ended));
+        entry.0 += 1;
+        entry.1 = entry.1.max(ended);
+    }
+    for (workflow, (count, last)) in by_workflow {
+        let count = Count { count, more };
+        let runs = at_least(&count, "run");
+        let text = format!("{runs} of {workflow:?} failed in the last 24 hours.");
+        let mut item = AttentionItem::new(Finding::Errored, "error", text);
         (item.count, item.workflow_name) = (Some(count), Some(workflow));
+        item.since = Some(Time(last));
+        items.push(item);
+    }
+    Ok(from)
+}
+
+/// The runs that failed since a time, and whether there may be more of them. A run that was retried is not
+/// among them: nobody needs to look at it.
+async fn errored_since(call: &Call, from: Timestamp) -> Result<(Vec<Run>, bool), ApiError> {
+    let mut query = RunsQuery::all(call.engine.namespace().clone(), PAGE);
+    query.status = Some(RunStatus::Errored);
+    let mut found: Vec<Run> = Vec::new();
+    for _ in 0..ERRORED_PAGES_MAX {
+        let page = call.engine.store().list(Query::Runs(query.clone())).await?.runs()?;
+        let is_last = page.len() < PAGE as usize;
+        query.after = page.last().map(|run| run.run_key);
+        let recent = page.into_iter().filter(|run| {
+            !is_internal(run.workflow.as_str()) && run.ended_at.unwrap_or(run.updated_at) >= from
+        });
+        let newest = try_join_all(recent.map(|run| async move {
+            let is_newest = call.engine.is_newest(&run).await?;
+            Ok::<_, ApiError>(is_newest.then_some(run))
+        }));
+        found.extend(newest.await?.into_iter().flatten());
+        if found.len() > ERRORED_MAX {
+            found.truncate(ERRORED_MAX);
+            return Ok((found, true));
+        }
+        if is_last {
+            return Ok((found, false));
+        }
+    }
+    Ok((found, true))
+}
+
+fn at_least(count: &Count, noun: &str) -> String {
+    let known = counted(&Count { count: count.count, more: false }, noun);
+    if count.more { format!("at least {known}") } else { known }
+}
+
+/// Adds blocked and stuck runs. A stuck run has workers, other than one that is not served.
+async fn add_open(
+    call: &Call,
+    now: Timestamp,
+    unserved: &BTreeSet<String>,
+    items: &mut Vec<AttentionItem>,
+) -> Result<(), ApiError> {
+    let (runs, more) = open_runs(call).await?;
+    let retry = call.engine.options().blocked_retry;
+    let mut blocked: BTreeMap<(String, String), (u64, Timestamp)> = BTreeMap::new();
+    let mut stuck: BTreeMap<String, (u64, Timestamp)> = BTreeMap::new();
+    let mut read = 0;
+    for run in &runs {
+        let workflow = run.workflow.to_string();
+        if is_stuck(&run.turn, now) && !unserved.contains(&workflow) {
+            let due = run.turn.due_at.unwrap_or(run.updated_at);
+            let entry = stuck.entry(workflow).or_insert((0, due));
+            *entry = (entry.0 + 1, entry.1.min(due));
+        } else if may_be_blocked(&run.turn, run.updated_at, retry) && read < BLOCKED_MAX {
+            read += 1;
+            if let Some(found) = call.engine.blocked(run).await? {
+                let entry = blocked.entry((workflow, found.code)).or_insert((0, run.updated_at));
+                *entry = (entry.0 + 1, entry.1.min(run.updated_at));
+            }
+        }
+    }
+    let blocked_more = more || read == BLOCKED_MAX;
+    for ((workflow, code), (count, _)) in blocked {
+        let count = Count { count, more: blocked_more };
+        let runs = at_least(&count, "run");
+        let text = format!("The deployed code cannot continue {runs} of {workflow:?}: {code}.");
+        let mut item = AttentionItem::new(Finding::Blocked, "error", text);
+        (item.count, item.workflow_name) = (Some(count), Some(workflow));
+        item.key = Some(code);
+        items.push(item);
+    }
+    for (workflow, (count, since)) in stuck {
+        let count = Count { count, more };
+        let runs = at_least(&count, "run");
+        let text = format!("No worker has taken {runs} of {workflow:?} for more than a minute.");
+        let mut item = AttentionItem::new(Finding::Stuck, "warning", text);
+        (item.count, item.workflow_name) = (Some(count), Some(workflow));
+        item.since = Some(Time(since));
         items.push(item);
     }
     Ok(())
 }
 
-async fn add_errored(call: &Call, items: &mut Vec<AttentionItem>) -> Result<Time, ApiError> {
-    let now = call.engine.clock().now();
-    let from = windlass::Timestamp::from_micros(
-        now.as_micros() - i64::try_from(ERRORED_WITHIN.as_micros()).unwrap_or(0),
-    );
-    let mut query = RunsQuery::all(call.engine.namespace().clone(), ERRORED_MAX);
-    query.status = Some(RunStatus::Errored);
-    query.created_from = Some(from);
-    let runs = call.engine.store().list(Query::Runs(query)).await?.runs()?;
-    let more = runs.len() == ERRORED_MAX as usize;
-    let mut by_workflow: BTreeMap<String, (u64, Time)> = BTreeMap::new();
-    for run in runs.iter().filter(|run| !is_internal(run.workflow.as_str())) {
-        // A run that was retried is not the newest generation, and nobody needs to look at it.
-        if !call.engine.is_newest(run).await? {
-            continue;
+/// The oldest and the newest open runs, and whether there are others.
+async fn open_runs(call: &Call) -> Result<(Vec<Run>, bool), ApiError> {
+    let (mut runs, mut more): (BTreeMap<_, Run>, bool) = (BTreeMap::new(), false);
+    for status in [RunStatus::Active, RunStatus::Waiting] {
+        for order in [Order::Ascending, Order::Descending] {
+            let mut query = RunsQuery::all(call.engine.namespace().clone(), PAGE);
+            (query.status, query.order) = (Some(status), order);
+            let page = call.engine.store().list(Query::Runs(query)).await?.runs()?;
+            let is_all = page.len() < PAGE as usize;
+            let own = page.into_iter().filter(|run| !is_internal(run.workflow.as_str()));
+            runs.extend(own.map(|run| (run.run_key, run)));
+            if is_all {
+                break;
+            }
+            more = true;
         }
-        let ended = Time(run.ended_at.unwrap_or(run.updated_at));
-        let entry = by_workflow.entry(run.workflow.to_string()).or_insert((0, ended));
-        entry.0 += 1;
-        entry.1 = Time(entry.1.0.max(ended.0));
     }
-    for (workflow, (count, last)) in by_workflow {
-        let count = Count { count, more };
-        let text =
-            format!("{} of {workflow:?} failed in the last 24 hours.", counted(&count, "run"));
-        let mut item = AttentionItem::new(Finding::Errored, "error", text);
-        (item.count, item.workflow_name, item.since) = (Some(count), Some(workflow), Some(last));
-        items.push(item);
+    Ok((runs.into_values().collect(), more))
+}
+
+/// Whether a turn has been due for too long, and nobody has it.
+fn is_stuck(turn: &Turn, now: Timestamp) -> bool {
+    let due = turn.due_at.is_some_and(|due| now.since(due) > LATE_AFTER);
+    turn.ready && turn.worker.is_none() && due
+}
+
+/// Whether a run could be blocked: the commit that says so also delays the turn by a known time. This saves
+/// reading the last event of each run.
+fn may_be_blocked(turn: &Turn, updated_at: Timestamp, retry: Duration) -> bool {
+    let expected = updated_at.plus(retry);
+    turn.due_at.is_some_and(|due| due.since(expected).max(expected.since(due)) <= SAME_COMMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_micros(1_770_000_000_000_000 + seconds * 1_000_000)
     }
-    Ok(Time(from))
+
+    #[test]
+    fn a_turn_that_nobody_takes_is_stuck() {
+        let ready = |due| Turn { due_at: Some(at(due)), ..Turn::ready() };
+        assert!(is_stuck(&ready(0), at(61)));
+        assert!(!is_stuck(&ready(0), at(60)), "a minute is allowed");
+        let sleeps = Turn { ready: false, ..ready(0) };
+        assert!(!is_stuck(&sleeps, at(61)));
+        let worker = "00000000-0000-7000-8000-000000000000".parse().unwrap();
+        assert!(!is_stuck(&Turn { worker: Some(worker), ..ready(0) }, at(61)));
+    }
+
+    #[test]
+    fn a_blocked_run_is_tried_again_after_a_known_time() {
+        let retry = Duration::from_secs(60);
+        for (due, expect) in [(60, true), (63, true), (57, true), (70, false), (0, false)] {
+            let turn = Turn { ready: false, due_at: Some(at(due)), ..Turn::ready() };
+            assert_eq!(may_be_blocked(&turn, at(0), retry), expect, "{due}");
+        }
+        let no_due = Turn { ready: false, due_at: None, ..Turn::ready() };
+        assert!(!may_be_blocked(&no_due, at(0), retry));
+    }
 }

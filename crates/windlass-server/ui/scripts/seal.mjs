@@ -3,6 +3,7 @@
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { brotliCompressSync, constants } from "node:zlib";
 import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
@@ -22,6 +23,17 @@ for (const file of files) {
   hash.update(bytes);
 }
 writeFileSync(join(root, "dist/sources.sha256"), `${hash.digest("hex")}\n`);
+
+// The server sends these to browsers that read brotli.
+for (const file of ["index.js", "index.css", "graph.worker.js"]) {
+  const path = join(root, "dist/assets", file);
+  const bytes = readFileSync(path);
+  const params = {
+    [constants.BROTLI_PARAM_QUALITY]: constants.BROTLI_MAX_QUALITY,
+    [constants.BROTLI_PARAM_SIZE_HINT]: bytes.length,
+  };
+  writeFileSync(`${path}.br`, brotliCompressSync(bytes, { params }));
+}
 
 function below(folder) {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {

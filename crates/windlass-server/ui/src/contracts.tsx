@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { at, call } from "./api/raw";
 import { useMe } from "./app";
+import { compactJson } from "./json";
 import { Empty, Page } from "./parts";
 
 /** Microseconds since 1970, as the routes of documents have times. */
@@ -109,7 +110,7 @@ export type Problem = {
 /** The name of an edit window, which is a word or an object. */
 export function windowName(window: unknown): string {
   if (typeof window === "string") return window;
-  return JSON.stringify(window) ?? "";
+  return compactJson(window);
 }
 
 export function useTypes() {
@@ -118,7 +119,7 @@ export function useTypes() {
     queryKey: ["lists", "types"],
     enabled: routeSets.includes("contracts"),
     retry: false,
-    queryFn: () => call<{ types: TypeHead[] }>("/contracts/types"),
+    queryFn: ({ signal }) => call<{ types: TypeHead[] }>("/contracts/types", { signal }),
   });
 }
 
@@ -126,7 +127,8 @@ export function useContract(type: string) {
   return useQuery({
     queryKey: ["lists", "contract", type],
     retry: false,
-    queryFn: () => call<{ contract: Contract } | Contract>(at("contracts", "types", type)),
+    queryFn: ({ signal }) =>
+      call<{ contract: Contract } | Contract>(at("contracts", "types", type), { signal }),
     select: (found): Contract => ("contract" in found ? found.contract : found),
   });
 }
@@ -137,7 +139,7 @@ export function useCompiled(type: string) {
     queryKey: ["lists", "effective", type],
     enabled: routeSets.includes("contracts"),
     retry: false,
-    queryFn: () => call<Compiled>(at("contracts", type, "effective")),
+    queryFn: ({ signal }) => call<Compiled>(at("contracts", type, "effective"), { signal }),
   });
 }
 

@@ -1,7 +1,13 @@
 // Hints of the server make queries read again. A hidden tab closes its part and asks nothing.
 import type { QueryClient } from "@tanstack/react-query";
 import { apiBase } from "./api/client";
+import { Refresher } from "./refresh";
 import { type FromTab, type Pill, Stream, type ToTab } from "./stream";
+
+/** A busy server hints up to ten times a second, and each hint reads all lists that are shown. */
+const LISTS_PAUSE_MS = 1000;
+/** What one open run shows costs less and is watched closely. */
+const RUN_PAUSE_MS = 200;
 
 type Listener = (state: Pill) => void;
 
@@ -10,9 +16,18 @@ export class Live {
   private paused = false;
   private listeners = new Set<Listener>();
   private post: (message: FromTab) => void;
+  private lists: Refresher<string[]>;
+  private runs: Refresher<string[]>;
   state: Pill = "connecting";
 
   constructor(private readonly queries: QueryClient) {
+    // A read in progress goes on: cancelling it at every hint could mean that it never ends.
+    const reader = {
+      isReading: (queryKey: string[]) => queries.isFetching({ queryKey, type: "active" }) > 0,
+      read: (queryKey: string[]) => queries.invalidateQueries({ queryKey }, { cancelRefetch: false }),
+    };
+    this.lists = new Refresher(reader, LISTS_PAUSE_MS);
+    this.runs = new Refresher(reader, RUN_PAUSE_MS);
     const receive = (message: ToTab) => this.receive(message);
     if (typeof SharedWorker === "undefined") {
       const stream = new Stream(receive);
@@ -76,9 +91,13 @@ export class Live {
       if (message.state === "lost") this.queries.invalidateQueries({ queryKey: ["whoami"] });
       this.set(message.state);
     } else if (message.kind === "run") {
-      for (const run of message.runs) this.queries.invalidateQueries({ queryKey: ["run", run] });
+      for (const run of message.runs) this.runs.ask(["run", run]);
+      // The head of a run is read by its name, because its page knows no key at first.
+      this.runs.ask(["instance"]);
     } else {
-      this.queries.invalidateQueries({ queryKey: ["lists"] });
+      this.lists.ask(["lists"]);
+      // A new generation has another key, so no hint names it.
+      this.lists.ask(["instance"]);
     }
   }
 }

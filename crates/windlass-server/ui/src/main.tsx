@@ -5,8 +5,10 @@ import { createRoot } from "react-dom/client";
 import { basePath } from "./api/client";
 import { queries } from "./app";
 import { NotFound, Shell } from "./shell";
+import { spendKeys } from "./spend";
 import "./style.css";
 import "./views.css";
+import { Batches, type BatchesSearch, batchStates } from "./views/batches";
 import { DeadLetters } from "./views/deadletters";
 import { Definitions, type DefinitionsSearch, definitionParts } from "./views/definitions";
 import { Documents, type DocumentsSearch } from "./views/documents";
@@ -14,7 +16,8 @@ import { Health } from "./views/health";
 import { Inbox, type InboxSearch, requestStates } from "./views/inbox";
 import { Overview } from "./views/overview";
 import { Records } from "./views/records";
-import { RunView, type Tab, tabs } from "./views/run";
+import { RunView } from "./views/run";
+import { type RunSearch, readRunSearch } from "./views/run-search";
 import { Runs, type RunsSearch, readSearch } from "./views/runs";
 import { Schedules } from "./views/schedules";
 import { Settings } from "./views/settings";
@@ -32,16 +35,11 @@ const runs = createRoute({
   validateSearch: (search): RunsSearch => readSearch(search),
 });
 
-export type RunSearch = { tab?: Tab; generation?: number; step?: string };
 const run = createRoute({
   getParentRoute: () => root,
   path: "runs/$workflow/$id",
   component: RunView,
-  validateSearch: (search: Record<string, unknown>): RunSearch => ({
-    tab: tabs.find((tab) => tab === search.tab),
-    generation: typeof search.generation === "number" ? search.generation : undefined,
-    step: typeof search.step === "string" ? search.step : undefined,
-  }),
+  validateSearch: (search: Record<string, unknown>): RunSearch => readRunSearch(search),
 });
 
 export type RecordsSearch = { collection?: string; term?: string; id?: string };
@@ -90,16 +88,45 @@ const definitions = createRoute({
   }),
 });
 
+const batches = createRoute({
+  getParentRoute: () => root,
+  path: "batches",
+  component: Batches,
+  validateSearch: (search: Record<string, unknown>): BatchesSearch => ({
+    status: batchStates.find((state) => state === search.status),
+    by: spendKeys.find((key) => key === search.by),
+    days: typeof search.days === "number" && search.days >= 1 && search.days <= 366 ? search.days : undefined,
+    root: text(search.root),
+  }),
+});
+
+const deadLetters = createRoute({
+  getParentRoute: () => root,
+  path: "dead-letters",
+  component: DeadLetters,
+  validateSearch: (search: Record<string, unknown>): { run?: string } => ({ run: text(search.run) }),
+});
+
+const overview = createRoute({
+  getParentRoute: () => root,
+  path: "/",
+  component: Overview,
+  validateSearch: (search: Record<string, unknown>): { workflow?: string } => ({
+    workflow: text(search.workflow),
+  }),
+});
+
 const routeTree = root.addChildren([
-  page("/", Overview),
+  overview,
   runs,
   run,
   inbox,
+  batches,
   documents,
   definitions,
   page("health", Health),
   page("workers", Workers),
-  page("dead-letters", DeadLetters),
+  deadLetters,
   page("schedules", Schedules),
   page("webhooks", Webhooks),
   records,

@@ -6,6 +6,7 @@ const all = [
   { to: "/runs", label: "Runs", key: "r" },
   { to: "/inbox", label: "Inbox", key: "i" },
   { to: "/documents", label: "Documents", key: "t" },
+  { to: "/batches", label: "Batches & spend", key: "a" },
   { to: "/definitions", label: "Definitions", key: "f" },
   { to: "/health", label: "Contracts health", key: "b" },
   { to: "/workers", label: "Workers & queues", key: "w" },
@@ -21,6 +22,10 @@ const ofContracts = ["/documents", "/definitions", "/health"];
 /** The views, without those of models that the server does not have. Their addresses still lead there. */
 export function usePages() {
   const { routeSets } = useMe();
-  const has = routeSets.includes("contracts");
-  return all.filter((page) => has || !ofContracts.includes(page.to));
+  const needs = (page: string) =>
+    ofContracts.includes(page) ? "contracts" : page === "/batches" ? "llm" : undefined;
+  return all.filter(({ to }) => {
+    const set = needs(to);
+    return set === undefined || routeSets.includes(set);
+  });
 }

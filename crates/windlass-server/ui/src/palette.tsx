@@ -17,7 +17,8 @@ export function Palette({ close }: { close: () => void }) {
   const found = useQuery({
     queryKey: ["lists", "palette", asked],
     enabled: asked.length > 0,
-    queryFn: () => ok(api.GET("/search", { params: { query: { q: asked.slice(0, 400) } } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/search", { signal, params: { query: { q: asked.slice(0, 400) } } })),
   });
   const hit = asked === "" ? undefined : found.data;
   const low = text.trim().toLowerCase();

@@ -191,21 +191,41 @@ export function Act(props: {
   );
 }
 
+// Browsers have a clipboard for scripts only over HTTPS and on the own machine.
+async function copy(text: string, near: HTMLElement) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  // Beside the button, because a dialog takes the focus back from what is outside.
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "off-screen";
+  near.after(field);
+  field.select();
+  const copied = document.execCommand("copy");
+  field.remove();
+  near.focus();
+  if (!copied) throw new Error("the browser refuses to copy");
+}
+
 export function Copy({ text, label }: { text: string; label: string }) {
-  const [copied, setCopied] = useState(false);
+  const [said, setSaid] = useState("");
   useEffect(() => {
-    if (!copied) return;
-    const timer = setTimeout(() => setCopied(false), 1500);
+    if (said === "") return;
+    const timer = setTimeout(() => setSaid(""), 1500);
     return () => clearTimeout(timer);
-  }, [copied]);
+  }, [said]);
   return (
     <button
       type="button"
       className="plain"
       title={text}
-      onClick={() => navigator.clipboard.writeText(text).then(() => setCopied(true))}
+      onClick={(event) =>
+        copy(text, event.currentTarget).then(
+          () => setSaid("Copied"),
+          () => setSaid("Not copied"),
+        )
+      }
     >
-      {copied ? "Copied" : label}
+      {said || label}
     </button>
   );
 }

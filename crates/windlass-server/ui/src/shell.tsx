@@ -9,7 +9,11 @@ import { Palette } from "./palette";
 import { Dialog, Failed, Page } from "./parts";
 
 export function Shell() {
-  const me = useQuery({ queryKey: ["whoami"], queryFn: () => ok(api.GET("/whoami")), retry: false });
+  const me = useQuery({
+    queryKey: ["whoami"],
+    queryFn: ({ signal }) => ok(api.GET("/whoami", { signal })),
+    retry: false,
+  });
   const [signedOut, setSignedOut] = useState(false);
   useEffect(() => {
     const listen = () => setSignedOut(true);

@@ -1,6 +1,6 @@
 // The HTTP API of the server that delivered this page. Types come from its OpenAPI document.
 import createClient from "openapi-fetch";
-import { parseJson } from "../json";
+import { compactJson, parseJson } from "../json";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -34,6 +34,8 @@ async function losslessFetch(request: Request): Promise<Response> {
 export const api = createClient<paths>({
   baseUrl: apiBase,
   fetch: losslessFetch,
+  // JSON.stringify would write a number with many digits as an object.
+  bodySerializer: compactJson,
   credentials: "same-origin",
   querySerializer: { array: { style: "form", explode: true } },
 });

@@ -1,6 +1,6 @@
 // Routes that a program brings (documents, definitions) have no types in the OpenAPI document.
 import { useQuery } from "@tanstack/react-query";
-import { parseJson } from "../json";
+import { compactJson, parseJson } from "../json";
 import { ApiError, apiBase } from "./client";
 
 /** The path below the API, with each part escaped. */
@@ -8,16 +8,17 @@ export function at(...parts: string[]): string {
   return parts.map((part) => `/${encodeURIComponent(part)}`).join("");
 }
 
-type Options = { method?: string; body?: unknown; headers?: Record<string, string> };
+type Options = { method?: string; body?: unknown; headers?: Record<string, string>; signal?: AbortSignal };
 
 export async function call<T>(path: string, options: Options = {}): Promise<T> {
-  const { method = "GET", body, headers = {} } = options;
+  const { method = "GET", body, headers = {}, signal } = options;
   const response = await fetch(`${apiBase}${path}`, {
     method,
     credentials: "same-origin",
+    signal,
     headers: body === undefined ? headers : { "content-type": "application/json", ...headers },
-    // A text is sent as it was typed, so that numbers keep their digits.
-    body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
+    // Numbers keep their digits. A text is sent as it was typed.
+    body: body === undefined ? undefined : typeof body === "string" ? body : compactJson(body),
   });
   const text = await response.text();
   const value = text === "" ? undefined : read(text);

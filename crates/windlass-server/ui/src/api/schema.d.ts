@@ -85,7 +85,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists what needs an operator. The cost does not depend on the number of ended or sleeping runs. */
+        /**
+         * Lists what needs an operator. The cost does not depend on the number of runs: failed runs are searched among
+         *     the 1,000 newest, blocked and stuck ones among the 200 oldest and the 200 newest open runs of each status.
+         */
         get: operations["attention"];
         put?: never;
         post?: never;
@@ -640,6 +643,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/ledgers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists ledgers that were kept when retention deleted their runs. */
+        get: operations["listKeptLedgers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/ledgers/{runKey}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Reads a ledger that was kept when retention deleted its run. `windlass verify` recomputes its hashes. */
+        get: operations["getKeptLedger"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/limits/{key}": {
         parameters: {
             query?: never;
@@ -715,6 +752,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/rates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the rates of attempts at tasks. */
+        get: operations["listRates"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/receipts/{taskId}": {
         parameters: {
             query?: never;
@@ -724,6 +778,23 @@ export interface paths {
         };
         /** Returns the receipt of an effect that asked for one. */
         get: operations["getReceipt"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/records": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the collections by name. Those of the engine are listed for `admin` only. */
+        get: operations["listCollections"];
         put?: never;
         post?: never;
         delete?: never;
@@ -996,8 +1067,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Returns how many runs, steps and tasks this process started, completed and failed in each minute, in
-         *     all namespaces. Other processes have figures of their own; a restart begins anew.
+         * Returns how many runs, steps and tasks this process started, completed and failed in each minute of up to a
+         *     day: in all namespaces, or those of one workflow of the caller's namespace. Other processes have figures of their own; a restart begins anew.
          */
         get: operations["getSeries"];
         put?: never;
@@ -1162,6 +1233,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/workflows/{workflowName}/instances/{instanceId}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Exports one generation of a run as a line of JSON, with its steps, events, messages, tasks and logs. `windlass
+         *     import` reads the line. It has the bodies of tasks and unread messages, so it needs the scope `manage`.
+         */
+        get: operations["exportRun"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/workflows/{workflowName}/instances/{instanceId}/generations": {
         parameters: {
             query?: never;
@@ -1247,6 +1338,23 @@ export interface paths {
         put?: never;
         /** Pauses a run before its next turn. Its timers continue. */
         post: operations["pauseInstance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/workflows/{workflowName}/instances/{instanceId}/receipts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the receipts of a run's effects. An effect has one if it asked for it and is settled. */
+        get: operations["listReceipts"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1526,6 +1634,18 @@ export interface components {
              */
             pending: number;
         };
+        /** @description An earlier approval. */
+        ApprovedView: {
+            /** @description When. */
+            at: components["schemas"]["Time"];
+            /** @description The request. */
+            request: string;
+            /**
+             * Format: int64
+             * @description The revision of the record.
+             */
+            revision: number;
+        };
         /** @description One attempt of a step. */
         AttemptView: {
             /**
@@ -1542,7 +1662,7 @@ export interface components {
         };
         /** @description Everything that needs an operator. */
         Attention: {
-            /** @description Failed runs are listed if they were created at this time or later. */
+            /** @description Failed runs are listed if they failed at this time or later. */
             erroredFrom: components["schemas"]["Time"];
             /** @description The findings, the most urgent first. */
             items: components["schemas"]["AttentionItem"][];
@@ -1685,6 +1805,17 @@ export interface components {
             name: string;
             /** @description `approve` or `reject`. */
             verdict: string;
+        };
+        /** @description A page of collections. */
+        CollectionList: {
+            /** @description The names of the collections, sorted. */
+            collections: string[];
+            /** @description The cursor of the next page, if there is one. */
+            cursor?: string | null;
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description Same as `cursor`. */
+            nextCursor?: string | null;
         };
         /** @description A comment to add. */
         CommentBody: {
@@ -2306,7 +2437,7 @@ export interface components {
          * @description The kind of a finding.
          * @enum {string}
          */
-        Finding: "storeRefusesWrites" | "noWorker" | "unserved" | "errored" | "deadLetters" | "breakerOpen" | "lateTasks";
+        Finding: "storeRefusesWrites" | "noWorker" | "unserved" | "errored" | "blocked" | "stuck" | "deadLetters" | "breakerOpen" | "lateTasks";
         /** @description A page of a run's generations. */
         Generations: {
             /** @description The cursor of the next page, if there is one. */
@@ -2475,6 +2606,60 @@ export interface components {
             instances: components["schemas"]["RunSummary"][];
             /** @description Same as `cursor`. */
             nextCursor?: string | null;
+        };
+        /** @description A page of kept ledgers. */
+        KeptLedgerList: {
+            /** @description The cursor of the next page, if there is one. */
+            cursor?: string | null;
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description The ledgers, by run key. */
+            ledgers: components["schemas"]["KeptLedgerView"][];
+            /** @description Same as `cursor`. */
+            nextCursor?: string | null;
+        };
+        /** @description A kept ledger and a page of its events. */
+        KeptLedgerPage: {
+            /** @description The cursor of the next page, if there is one. */
+            cursor?: string | null;
+            /** @description The events, by ordinal. */
+            events: components["schemas"]["LedgerEvent"][];
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description The run. */
+            ledger: components["schemas"]["KeptLedgerView"];
+            /** @description Same as `cursor`. */
+            nextCursor?: string | null;
+        };
+        /** @description A run that was deleted and whose ledger is kept. */
+        KeptLedgerView: {
+            /** @description When it was created. */
+            createdAt: components["schemas"]["Time"];
+            endedAt?: components["schemas"]["Time"] | null;
+            /**
+             * Format: int64
+             * @description The number of events.
+             */
+            events: number;
+            /** @description The hash of the last event. */
+            hash: string;
+            /** @description The id of the run. */
+            id: string;
+            /** @description Its parent. */
+            parent?: string | null;
+            /** @description The root of its tree. */
+            root: string;
+            /** @description The key of the run. */
+            runKey: string;
+            /**
+             * Format: int32
+             * @description The generation.
+             */
+            runNumber: number;
+            /** @description How it ended. */
+            status: string;
+            /** @description The workflow. */
+            workflowName: string;
         };
         /** @description The credential that created a key. */
         KeyCreatorView: {
@@ -2687,6 +2872,33 @@ export interface components {
              */
             workersLive?: number | null;
         };
+        /** @description How often attempts with a key may begin, over all processes. */
+        RateView: {
+            /**
+             * Format: int32
+             * @description How many attempts may begin at once after a pause.
+             */
+            burst: number;
+            /**
+             * Format: int64
+             * @description The time between two beginnings in microseconds; null if attempts are only held back for a while.
+             */
+            intervalUs?: number | null;
+            /** @description The key: one of tasks, `queue:<name>`, or `activity:<type>`. */
+            key: string;
+            queuedUntil?: components["schemas"]["Time"] | null;
+            /** @description Attempts that have begun use the rate up to this time. */
+            spentUntil: components["schemas"]["Time"];
+        };
+        /** @description A page of rates. */
+        Rates: {
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description The cursor of the next page, if there is one. */
+            nextCursor?: string | null;
+            /** @description The rates, by key. */
+            rates: components["schemas"]["RateView"][];
+        };
         /** @description One reason. */
         ReasonView: {
             /**
@@ -2711,7 +2923,18 @@ export interface components {
             /** @description Its name. */
             name: string;
         };
-        /** @description What became of an effect. */
+        /** @description A page of receipts. */
+        ReceiptList: {
+            /** @description The cursor of the next page, if there is one. */
+            cursor?: string | null;
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description Same as `cursor`. */
+            nextCursor?: string | null;
+            /** @description The receipts, by the id of their task. */
+            receipts: components["schemas"]["ReceiptView"][];
+        };
+        /** @description The outcome of an effect. */
         ReceiptView: {
             /**
              * Format: int32
@@ -2805,6 +3028,7 @@ export interface components {
             instanceId: string;
             /** @description Labels. */
             labels: unknown;
+            lastApproved?: components["schemas"]["ApprovedView"] | null;
             /** @description When it was opened. */
             openedAt: components["schemas"]["Time"];
             /**
@@ -3040,7 +3264,7 @@ export interface components {
             minutes: number;
             /** @description When this process began to count. */
             since: components["schemas"]["Time"];
-            /** @description The values by name, one for each minute, oldest first. */
+            /** @description The values by name, one for each minute, oldest first. Those of a workflow have no tasks. */
             values: {
                 [key: string]: number[];
             };
@@ -4866,6 +5090,75 @@ export interface operations {
             };
         };
     };
+    listKeptLedgers: {
+        parameters: {
+            query?: {
+                /** @description Only the ledgers of the tree with this root. */
+                root?: string;
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptLedgerList"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getKeptLedger: {
+        parameters: {
+            query?: {
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The key of the run */
+                runKey: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptLedgerPage"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     setLimit: {
         parameters: {
             query?: never;
@@ -4989,6 +5282,38 @@ export interface operations {
             };
         };
     };
+    listRates: {
+        parameters: {
+            query?: {
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rates"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     getReceipt: {
         parameters: {
             query?: never;
@@ -5007,6 +5332,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ReceiptView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listCollections: {
+        parameters: {
+            query?: {
+                /** @description The number of rows: 1 to 100. Default 25. */
+                limit?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CollectionList"];
                 };
             };
             default: {
@@ -5700,6 +6057,8 @@ export interface operations {
             query?: {
                 /** @description The number of minutes up to now: 1 to 1,440. Default 60. */
                 minutes?: number;
+                /** @description Only the figures of this workflow, without those of tasks. A process counts its first 40 workflows. */
+                workflow?: string;
             };
             header?: never;
             path?: never;
@@ -6053,6 +6412,41 @@ export interface operations {
             };
         };
     };
+    exportRun: {
+        parameters: {
+            query?: {
+                /** @description The generation. Default: the newest. */
+                runNumber?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The name of the workflow */
+                workflowName: string;
+                /** @description The id of the run */
+                instanceId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     listGenerations: {
         parameters: {
             query?: {
@@ -6244,6 +6638,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Done"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listReceipts: {
+        parameters: {
+            query?: {
+                /** @description The generation. Default: the newest. */
+                runNumber?: number;
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The name of the workflow */
+                workflowName: string;
+                /** @description The id of the run */
+                instanceId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReceiptList"];
                 };
             };
             default: {

@@ -10,16 +10,21 @@ import { JsonView } from "../jsonview";
 import { Loaded } from "../parts";
 
 type RecordRef = { collection: string; id: string; revision: number };
+/** The revision that the reader approved last. */
+type Approved = { request: string; revision: number; at: string };
 type What = { digest: string; snapshot?: unknown } & Partial<RecordRef>;
 
-export function About({ about }: { about: unknown }) {
+export function About({ about, approved }: { about: unknown; approved?: Approved | null }) {
   if (about === null || about === undefined) return null;
   const what = about as What;
   return (
     <>
       <h3>What it is about</h3>
       {what.collection !== undefined && what.id !== undefined ? (
-        <OfRecord record={{ collection: what.collection, id: what.id, revision: Number(what.revision) }} />
+        <OfRecord
+          record={{ collection: what.collection, id: what.id, revision: Number(what.revision) }}
+          approved={approved}
+        />
       ) : (
         <JsonView label="Snapshot" value={what.snapshot} />
       )}
@@ -28,7 +33,7 @@ export function About({ about }: { about: unknown }) {
   );
 }
 
-function OfRecord({ record }: { record: RecordRef }) {
+function OfRecord({ record, approved }: { record: RecordRef; approved?: Approved | null }) {
   const may = useMay();
   const { collection, id, revision } = record;
   const link = (
@@ -49,7 +54,7 @@ function OfRecord({ record }: { record: RecordRef }) {
         Revision {revision} of {link}
       </p>
       <Content record={record} />
-      <Since record={record} />
+      <Since record={record} approved={approved} />
     </>
   );
 }
@@ -78,14 +83,14 @@ function useRevision({ collection, id }: RecordRef, revision: number) {
   return useQuery({
     queryKey: ["lists", "revision", collection, id, revision],
     retry: false,
-    queryFn: async (): Promise<Version | null> => {
+    queryFn: async ({ signal }): Promise<Version | null> => {
       const record = at("records", collection, id);
       try {
-        return await call<Version>(`${record}/versions/${revision}?view=full`);
+        return await call<Version>(`${record}/versions/${revision}?view=full`, { signal });
       } catch (error) {
         if (!(error instanceof ApiError && error.status === 404)) throw error;
       }
-      const newest = await call<Version>(`${record}?view=full`).catch((error) => {
+      const newest = await call<Version>(`${record}?view=full`, { signal }).catch((error) => {
         if (error instanceof ApiError && error.status === 404) return null;
         throw error;
       });
@@ -94,15 +99,16 @@ function useRevision({ collection, id }: RecordRef, revision: number) {
   });
 }
 
-function Since({ record }: { record: RecordRef }) {
+function Since({ record, approved }: { record: RecordRef; approved?: Approved | null }) {
   const { collection, id, revision } = record;
   const [since, setSince] = useState<number | null>(null);
   const versions = useQuery({
     queryKey: ["lists", "versions", collection, id],
     retry: false,
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/records/{collection}/{id}/versions", {
+          signal,
           params: { path: { collection, id }, query: { limit: 100 } },
         }),
       ),
@@ -112,17 +118,23 @@ function Since({ record }: { record: RecordRef }) {
     .filter((number) => number < revision)
     .sort((a, b) => b - a);
   if (earlier.length === 0) return null;
-  const chosen = since ?? earlier[0];
+  const mine = approved ? Number(approved.revision) : undefined;
+  const chosen = since ?? earlier.find((number) => number === mine) ?? earlier[0];
   return (
     <>
       <label className="small">
         Changes since revision{" "}
         <select value={chosen} onChange={(event) => setSince(Number(event.target.value))}>
           {earlier.map((number) => (
-            <option key={number}>{number}</option>
+            <option key={number} value={number}>
+              {number === mine ? `${number} (you approved it)` : number}
+            </option>
           ))}
         </select>
       </label>
+      {approved && !earlier.includes(Number(approved.revision)) && (
+        <p className="dim small">You approved revision {String(approved.revision)}, which is not kept.</p>
+      )}
       <Changes record={record} from={chosen} />
     </>
   );

@@ -32,7 +32,7 @@ export function DocumentApprovals() {
     queryKey: ["lists", "approvals"],
     enabled: has,
     retry: false,
-    queryFn: () => call<{ approvals: Approval[] }>("/approvals?limit=100"),
+    queryFn: ({ signal }) => call<{ approvals: Approval[] }>("/approvals?limit=100", { signal }),
   });
   if (!has) return null;
   return (
@@ -115,13 +115,16 @@ function Pinned({ approval }: { approval: Approval }) {
   const { type, document, version } = approval;
   const pinned = useQuery({
     queryKey: ["lists", "document-version", type, document, version],
-    queryFn: () => call<{ content: unknown }>(at("documents", type, document, "versions", String(version))),
+    queryFn: ({ signal }) =>
+      call<{ content: unknown }>(at("documents", type, document, "versions", String(version)), { signal }),
   });
   const before = useQuery({
     queryKey: ["lists", "document-version", type, document, version - 1],
     enabled: version > 1,
-    queryFn: () =>
-      call<{ content: unknown }>(at("documents", type, document, "versions", String(version - 1))),
+    queryFn: ({ signal }) =>
+      call<{ content: unknown }>(at("documents", type, document, "versions", String(version - 1)), {
+        signal,
+      }),
   });
   return (
     <>

@@ -1,5 +1,5 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
+import { Link, useSearch } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
 import { queries, useMay } from "../app";
@@ -9,11 +9,19 @@ import { Act, Dialog, Empty, Failed, Loaded, Page, Time } from "../parts";
 type Letter = Schemas["DurableLetter"];
 
 export function DeadLetters() {
+  const { run } = useSearch({ from: "/dead-letters" });
+  const may = useMay();
+  const [purging, setPurging] = useState(false);
   const letters = useInfiniteQuery({
-    queryKey: ["lists", "letters"],
+    queryKey: ["lists", "letters", run],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
-      ok(api.GET("/durable/dlq", { params: { query: { limit: 100, cursor: pageParam } } })),
+    queryFn: ({ pageParam, signal }) =>
+      ok(
+        api.GET("/durable/dlq", {
+          signal,
+          params: { query: { limit: 100, workflow_id: run, cursor: pageParam } },
+        }),
+      ),
     getNextPageParam: (page) => page.cursor ?? undefined,
   });
   const all = letters.data?.pages.flatMap((page) => page.entries) ?? [];
@@ -26,7 +34,24 @@ export function DeadLetters() {
   }
   const sorted = [...groups.entries()].sort((a, b) => b[1].length - a[1].length);
   return (
-    <Page title="Dead letters">
+    <Page
+      title="Dead letters"
+      actions={
+        may("manage") && (
+          <button type="button" onClick={() => setPurging(true)}>
+            Purge…
+          </button>
+        )
+      }
+    >
+      {purging && <PurgeOld close={() => setPurging(false)} />}
+      {run && (
+        <div className="chips">
+          <Link className="chip" to="/dead-letters" search={{}}>
+            of the run {run} ✕
+          </Link>
+        </div>
+      )}
       {letters.error && all.length === 0 && <Failed error={letters.error} retry={() => letters.refetch()} />}
       {letters.isPending && <p className="dim loading">Reading…</p>}
       {!letters.isPending && !letters.error && open.length === 0 && !letters.hasNextPage && (
@@ -38,7 +63,7 @@ export function DeadLetters() {
         </Empty>
       )}
       {sorted.map(([key, group]) => (
-        <Group key={key} letters={group} />
+        <Group key={key} letters={group} run={run} />
       ))}
       {letters.hasNextPage && (
         <button type="button" disabled={letters.isFetchingNextPage} onClick={() => letters.fetchNextPage()}>
@@ -54,7 +79,7 @@ function errorKind(error: string): string {
   return [...error.replace(/\d+/g, "#")].slice(0, 300).join("");
 }
 
-function Group({ letters }: { letters: Letter[] }) {
+function Group({ letters, run }: { letters: Letter[]; run?: string }) {
   const may = useMay();
   const first = letters[0];
   return (
@@ -64,7 +89,13 @@ function Group({ letters }: { letters: Letter[] }) {
           {letters.length} × {first.activity_type}
         </h2>
         {may("manage") && (
-          <RequeueAll filter={{ activity_type: first.activity_type, error: errorKind(first.last_error) }} />
+          <RequeueAll
+            filter={{
+              activity_type: first.activity_type,
+              error: errorKind(first.last_error),
+              workflow_id: run,
+            }}
+          />
         )}
       </div>
       <p className="notice error">{first.last_error}</p>
@@ -79,12 +110,92 @@ function Group({ letters }: { letters: Letter[] }) {
                 <JsonView label="Input" value={letter.input} />
               )}
               <JsonView label="Errors" value={letter.error_history} />
+              {may("manage") && <OneLetter letter={letter} />}
             </li>
           ))}
           {letters.length > 50 && <li className="dim">and {letters.length - 50} more</li>}
         </ul>
       </details>
     </section>
+  );
+}
+
+const reread = () => queries.invalidateQueries({ queryKey: ["lists"] });
+
+function OneLetter({ letter }: { letter: Letter }) {
+  const params = { path: { id: letter.id } };
+  return (
+    <div className="actions">
+      <Act
+        label="Requeue this one"
+        ask={<p>The task is tried again. A run that failed because of it continues.</p>}
+        act={() => ok(api.POST("/durable/dlq/{id}/requeue", { params }))}
+        done={reread}
+      />
+      <Act
+        label="Delete"
+        danger
+        ask={<p>The letter and its errors are gone. The run that failed because of it stays as it is.</p>}
+        act={() => ok(api.DELETE("/durable/dlq/{id}", { params }))}
+        done={reread}
+      />
+    </div>
+  );
+}
+
+function PurgeOld({ close }: { close: () => void }) {
+  const [days, setDays] = useState("30");
+  const [queue, setQueue] = useState("");
+  const [deleted, setDeleted] = useState<number | null>(null);
+  const count = Number(days);
+  const isNumber = days.trim() !== "" && Number.isFinite(count) && count >= 0;
+  return (
+    <Dialog title="Purge dead letters" close={close}>
+      <div className="dialog-body form">
+        <label>
+          Older than, in days{" "}
+          <input
+            type="number"
+            min="0"
+            step="any"
+            value={days}
+            onChange={(event) => setDays(event.target.value)}
+          />
+        </label>
+        <label>
+          Queue <span className="dim">empty for all</span>
+          <input value={queue} onChange={(event) => setQueue(event.target.value)} />
+        </label>
+        {deleted !== null && (
+          <p className="notice" role="status">
+            {deleted} {deleted === 1 ? "letter was" : "letters were"} deleted.
+          </p>
+        )}
+      </div>
+      <div className="dialog-foot">
+        <button type="button" onClick={close}>
+          Close
+        </button>
+        {isNumber && (
+          <Act
+            label={`Delete letters older than ${count} days`}
+            danger
+            ask={
+              <p>
+                All letters{queue.trim() && ` of the queue “${queue.trim()}”`} that are older than {count}{" "}
+                days are deleted, with their errors. This cannot be undone.
+              </p>
+            }
+            act={async () => {
+              const older_than = new Date(Date.now() - count * 86_400_000).toISOString();
+              const body = { older_than, queue: queue.trim() || undefined };
+              setDeleted(Number((await ok(api.POST("/durable/dlq/purge", { body }))).purged));
+            }}
+            done={reread}
+          />
+        )}
+      </div>
+    </Dialog>
   );
 }
 

@@ -19,13 +19,14 @@ import {
   windowName,
 } from "../contracts";
 import { GraphView } from "../graph/view";
-import { parseJson } from "../json";
+import { formatJson, parseJson } from "../json";
 import { JsonView } from "../jsonview";
 import { Act, Card, Empty, ExactTime, Failed, Loaded } from "../parts";
 import { definitionGraph } from "./document-graph";
+import { Playground } from "./playground";
 import { SlotEditor, type Template } from "./slot-editor";
 
-export const definitionParts = ["graph", "changes", "editor", "versions", "simulate"] as const;
+export const definitionParts = ["graph", "changes", "editor", "versions", "simulate", "expressions"] as const;
 export type DefinitionsSearch = { type?: string; part?: (typeof definitionParts)[number]; slot?: string };
 
 export function Definitions() {
@@ -80,7 +81,7 @@ export function useTemplates() {
     queryKey: ["templates"],
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
-    queryFn: () => call<Template[]>("/contracts/templates"),
+    queryFn: ({ signal }) => call<Template[]>("/contracts/templates", { signal }),
   });
 }
 
@@ -89,7 +90,7 @@ function useHead(type: string, enabled: boolean) {
     queryKey: ["lists", "definition", type],
     enabled,
     retry: false,
-    queryFn: () => call<DefinitionHead>(at("contracts", type, "definition")),
+    queryFn: ({ signal }) => call<DefinitionHead>(at("contracts", type, "definition"), { signal }),
   });
 }
 
@@ -150,6 +151,8 @@ function OfType({ type, names, search }: { type: string; names: string[]; search
         <Changes type={type} />
       ) : part === "simulate" ? (
         <Simulate key={type} type={type} />
+      ) : part === "expressions" ? (
+        <Playground key={type} type={type} />
       ) : (
         <Loaded query={head}>
           {(data) =>
@@ -191,7 +194,8 @@ function Changes({ type }: { type: string }) {
   const changes = useQuery({
     queryKey: ["lists", "definition-diff", type],
     retry: false,
-    queryFn: () => call<{ slots: Record<string, SlotDiff> }>(at("contracts", type, "diff", "json")),
+    queryFn: ({ signal }) =>
+      call<{ slots: Record<string, SlotDiff> }>(at("contracts", type, "diff", "json"), { signal }),
   });
   return (
     <Loaded query={changes}>
@@ -256,11 +260,11 @@ function Versions({ type, head }: { type: string; head: DefinitionHead }) {
   const versions = useQuery({
     queryKey: ["lists", "definition-versions", type, last, first],
     enabled: last > 0,
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       Promise.all(
         Array.from({ length: last - first + 1 }, (_, index) => last - index).map(async (number) => ({
           number,
-          ...(await call<DefinitionVersion>(at("contracts", type, "versions", String(number)))),
+          ...(await call<DefinitionVersion>(at("contracts", type, "versions", String(number)), { signal })),
         })),
       ),
   });
@@ -381,7 +385,7 @@ function Simulate({ type }: { type: string }) {
               rows={8}
               spellCheck={false}
               required
-              defaultValue={sample ? JSON.stringify(sample.document, null, 2) : "{}"}
+              defaultValue={sample ? formatJson(sample.document) : "{}"}
             />
           </label>
           <label>

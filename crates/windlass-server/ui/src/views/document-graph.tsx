@@ -55,7 +55,7 @@ export function DocumentGraph({ type, id, rows }: { type: string; id: string; ro
     queryKey: ["lists", "position", type, id],
     enabled: may("records") && routeSets.includes("contracts"),
     retry: false,
-    queryFn: () => call<Position>(at("documents", type, id, "position")),
+    queryFn: ({ signal }) => call<Position>(at("documents", type, id, "position"), { signal }),
   });
   if (!routeSets.includes("contracts")) {
     return <p className="dim">This server has no routes of documents, so it cannot show the definition.</p>;

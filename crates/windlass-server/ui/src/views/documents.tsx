@@ -100,11 +100,11 @@ function List({ type, search }: { type: string; search: DocumentsSearch }) {
     queryKey: ["lists", "documents", type, search.state],
     retry: false,
     initialPageParam: "",
-    queryFn: ({ pageParam }) => {
+    queryFn: ({ pageParam, signal }) => {
       const query = new URLSearchParams({ limit: String(PAGE) });
       if (search.state) query.set("state", search.state);
       if (pageParam) query.set("after", pageParam);
-      return call<{ documents: Document[] }>(`${at("documents", type)}?${query}`);
+      return call<{ documents: Document[] }>(`${at("documents", type)}?${query}`, { signal });
     },
     getNextPageParam: (page) => (page.documents.length === PAGE ? page.documents[PAGE - 1].id : undefined),
   });
@@ -164,7 +164,7 @@ function Detail({ type, id }: { type: string; id: string }) {
   const document = useQuery({
     queryKey: ["lists", "document", type, id],
     retry: false,
-    queryFn: () => call<Document>(at("documents", type, id)),
+    queryFn: ({ signal }) => call<Document>(at("documents", type, id), { signal }),
   });
   return (
     <Loaded query={document}>
@@ -308,10 +308,12 @@ function Audit({ document }: { document: Document }) {
   const first = Math.max(1, version - count + 1);
   const versions = useQuery({
     queryKey: ["lists", "audit", type, id, version, first],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       Promise.all(
         Array.from({ length: version - first + 1 }, (_, index) => version - index).map((number) =>
-          call<{ version: number; note: Note }>(at("documents", type, id, "versions", String(number))),
+          call<{ version: number; note: Note }>(at("documents", type, id, "versions", String(number)), {
+            signal,
+          }),
         ),
       ),
   });
@@ -357,10 +359,10 @@ function Audit({ document }: { document: Document }) {
 function Changes({ type, id, version }: { type: string; id: string; version: number }) {
   const pair = useQuery({
     queryKey: ["lists", "document-pair", type, id, version],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       Promise.all(
         [version - 1, version].map((number) =>
-          call<{ content: unknown }>(at("documents", type, id, "versions", String(number))),
+          call<{ content: unknown }>(at("documents", type, id, "versions", String(number)), { signal }),
         ),
       ),
   });
@@ -381,7 +383,8 @@ function Approvals({ type, id }: { type: string; id: string }) {
   const approvals = useQuery({
     queryKey: ["lists", "approvals-of", type, id],
     retry: false,
-    queryFn: () => call<{ approvals: Approval[] }>(`${at("documents", type, id, "approvals")}?limit=100`),
+    queryFn: ({ signal }) =>
+      call<{ approvals: Approval[] }>(`${at("documents", type, id, "approvals")}?limit=100`, { signal }),
   });
   return (
     <>

@@ -54,12 +54,12 @@ function Figures() {
   const health = useQuery({
     queryKey: ["lists", "contracts-health"],
     enabled: has,
-    queryFn: () => call<Figures>("/contracts/health"),
+    queryFn: ({ signal }) => call<Figures>("/contracts/health", { signal }),
   });
   const stuck = useQuery({
     queryKey: ["lists", "contracts-stuck"],
     enabled: has,
-    queryFn: () => call<{ stuck: Stuck[] }>("/contracts/stuck"),
+    queryFn: ({ signal }) => call<{ stuck: Stuck[] }>("/contracts/stuck", { signal }),
   });
   if (!has) return null;
   return (
@@ -201,9 +201,10 @@ type Run = Schemas["RunSummary"];
 function useRuns(workflow: string, status: string, order: "asc" | "desc") {
   return useQuery({
     queryKey: ["lists", "health", workflow, status],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/runs", {
+          signal,
           params: { query: { workflow, status: [status], order, pageSize: LISTED } },
         }),
       ),
@@ -213,7 +214,10 @@ function useRuns(workflow: string, status: string, order: "asc" | "desc") {
 // Runs of documents are runs of the workflow `doc:<type>`.
 function OfType({ type }: { type: string }) {
   const workflow = `doc:${type}`;
-  const workflows = useQuery({ queryKey: ["lists", "workflows"], queryFn: () => ok(api.GET("/workflows")) });
+  const workflows = useQuery({
+    queryKey: ["lists", "workflows"],
+    queryFn: ({ signal }) => ok(api.GET("/workflows", { signal })),
+  });
   const counts = workflows.data?.workflows.find((one) => one.name === workflow)?.counts ?? {};
   const waiting = useRuns(workflow, "waiting", "asc");
   const active = useRuns(workflow, "active", "asc");

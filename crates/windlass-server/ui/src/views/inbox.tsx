@@ -46,9 +46,10 @@ function Requests() {
   const inbox = useInfiniteQuery({
     queryKey: ["lists", "inbox", of, status],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/inbox", {
+          signal,
           params: { query: { of, status, order: "due", limit: 100, cursor: pageParam } },
         }),
       ),
@@ -157,7 +158,7 @@ function NoRequest({ of, status }: { of: string; status?: string }) {
 function Detail({ id }: { id: string }) {
   const request = useQuery({
     queryKey: ["lists", "request", id],
-    queryFn: () => ok(api.GET("/inbox/{id}", { params: { path: { id } } })),
+    queryFn: ({ signal }) => ok(api.GET("/inbox/{id}", { signal, params: { path: { id } } })),
     retry: false,
   });
   return <Loaded query={request}>{(data) => <RequestCard request={data} />}</Loaded>;
@@ -192,7 +193,7 @@ function RequestCard({ request }: { request: Request }) {
           </Fact>
         )}
       </dl>
-      <About about={request.about} />
+      <About about={request.about} approved={request.lastApproved} />
       {request.status === "open" && <Decide request={request} />}
       <Decisions request={request} />
       <Comments request={request} />

@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { api, ok, type Schemas } from "../api/client";
 import { useMay } from "../app";
 import { Chart } from "../chart";
@@ -8,16 +8,28 @@ import { Card, Empty, Loaded, Page, Time } from "../parts";
 import { StartSample } from "../start";
 
 export function Overview() {
-  const health = useQuery({ queryKey: ["lists", "health"], queryFn: () => ok(api.GET("/durable/health")) });
-  const attention = useQuery({ queryKey: ["lists", "attention"], queryFn: () => ok(api.GET("/attention")) });
-  const workflows = useQuery({ queryKey: ["lists", "workflows"], queryFn: () => ok(api.GET("/workflows")) });
+  const { workflow } = useSearch({ from: "/" });
+  const navigate = useNavigate();
+  const health = useQuery({
+    queryKey: ["lists", "health"],
+    queryFn: ({ signal }) => ok(api.GET("/durable/health", { signal })),
+  });
+  const attention = useQuery({
+    queryKey: ["lists", "attention"],
+    queryFn: ({ signal }) => ok(api.GET("/attention", { signal })),
+  });
+  const workflows = useQuery({
+    queryKey: ["lists", "workflows"],
+    queryFn: ({ signal }) => ok(api.GET("/workflows", { signal })),
+  });
   const stats = useQuery({
     queryKey: ["lists", "stats"],
-    queryFn: () => ok(api.GET("/durable/tasks/stats")),
+    queryFn: ({ signal }) => ok(api.GET("/durable/tasks/stats", { signal })),
   });
   const series = useQuery({
-    queryKey: ["lists", "series"],
-    queryFn: () => ok(api.GET("/stats/series", { params: { query: { minutes: 60 } } })),
+    queryKey: ["lists", "series", workflow],
+    queryFn: ({ signal }) =>
+      ok(api.GET("/stats/series", { signal, params: { query: { minutes: 60, workflow } } })),
   });
   const isNew = workflows.data?.workflows.every((workflow) => Object.keys(workflow.counts).length === 0);
   return (
@@ -58,17 +70,32 @@ export function Overview() {
             ) : (
               <ul className="attention">
                 {data.items.map((item) => (
-                  <Finding
-                    key={`${item.kind} ${item.workflowName ?? item.key ?? ""}`}
-                    item={item}
-                    from={data.erroredFrom}
-                  />
+                  <Finding key={`${item.kind} ${item.workflowName ?? ""} ${item.key ?? ""}`} item={item} />
                 ))}
               </ul>
             )
           }
         </Loaded>
       </Card>
+      <div className="fields">
+        <select
+          aria-label="Charts of"
+          value={workflow ?? ""}
+          onChange={(event) =>
+            navigate({ to: "/", search: { workflow: event.target.value || undefined }, replace: true })
+          }
+        >
+          <option value="">charts of all workflows</option>
+          {[
+            ...new Set([
+              ...(workflows.data?.workflows ?? []).map((one) => one.name),
+              ...(workflow ? [workflow] : []),
+            ]),
+          ].map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+      </div>
       <div className="two">
         <Card title="Runs per minute">
           <Loaded query={series}>
@@ -85,7 +112,7 @@ export function Overview() {
             )}
           </Loaded>
         </Card>
-        <Card title="Steps and tasks per minute">
+        <Card title={workflow ? "Steps per minute" : "Steps and tasks per minute"}>
           <Loaded query={series}>
             {(data) => (
               <Chart
@@ -93,11 +120,14 @@ export function Overview() {
                 label="Steps and tasks that this process completed and failed in each of the last 60 minutes"
                 lines={[
                   { label: "steps", values: data.values.stepsCompleted, color: "--blue" },
-                  { label: "tasks", values: data.values.tasksCompleted, color: "--green" },
+                  // Tasks are not counted by workflow.
+                  ...(data.values.tasksCompleted
+                    ? [{ label: "tasks", values: data.values.tasksCompleted, color: "--green" }]
+                    : []),
                   {
                     label: "failed",
                     values: data.values.stepsFailed.map(
-                      (n, index) => n + (data.values.tasksFailed[index] ?? 0),
+                      (n, index) => n + (data.values.tasksFailed?.[index] ?? 0),
                     ),
                     color: "--red",
                   },
@@ -182,16 +212,18 @@ function Figure(props: { label: string; value: string | number; hint?: string; t
   );
 }
 
-function Finding({ item, from }: { item: Schemas["AttentionItem"]; from: string }) {
+function Finding({ item }: { item: Schemas["AttentionItem"] }) {
   const link = () => {
     switch (item.kind) {
       case "errored":
         return (
-          <Link to="/runs" search={{ workflow: item.workflowName ?? undefined, status: ["errored"], from }}>
+          <Link to="/runs" search={{ workflow: item.workflowName ?? undefined, status: ["errored"] }}>
             Show the runs
           </Link>
         );
       case "unserved":
+      case "blocked":
+      case "stuck":
         return (
           <Link
             to="/runs"

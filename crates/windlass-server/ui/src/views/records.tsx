@@ -66,9 +66,10 @@ function List({ collection, term, id }: { collection: string; term?: string; id?
   const records = useInfiniteQuery({
     queryKey: ["lists", "records", collection, term],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/records/{collection}", {
+          signal,
           params: { path: { collection }, query: { term, limit: 100, cursor: pageParam } },
         }),
       ),
@@ -139,9 +140,10 @@ function List({ collection, term, id }: { collection: string; term?: string; id?
 function Versions({ collection, id }: { collection: string; id: string }) {
   const versions = useQuery({
     queryKey: ["lists", "versions", collection, id],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/records/{collection}/{id}/versions", {
+          signal,
           params: { path: { collection, id }, query: { limit: 25 } },
         }),
       ),

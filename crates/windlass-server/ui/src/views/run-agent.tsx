@@ -8,6 +8,7 @@ import { at, call, useRoute } from "../api/raw";
 import { formatDuration } from "../format";
 import { JsonView } from "../jsonview";
 import { Card, Empty, Failed, Loaded, Status } from "../parts";
+import { type Budget, BudgetTable, RootCost, useHasLlm } from "./batches";
 import type { RunRef } from "./run";
 
 type Row = Schemas["TimelineRow"];
@@ -15,13 +16,15 @@ const kinds = ["items", "response", "llm", "tool", "fork", "request"];
 /** How many steps are read with their bodies at once. */
 const PAGE = 40;
 
-export function AgentTab({ run }: { run: RunRef }) {
+export function AgentTab({ run, root }: { run: RunRef; root: string }) {
+  const hasLlm = useHasLlm();
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const timeline = useQuery({
     queryKey: ["run", run.runKey, "graph", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),
@@ -37,9 +40,43 @@ export function AgentTab({ run }: { run: RunRef }) {
             </Empty>
           );
         }
-        return <Steps run={run} rows={rows} more={data.hasNextPage} />;
+        return (
+          <>
+            {hasLlm && <Money run={run} root={root} />}
+            <Steps run={run} rows={rows} more={data.hasNextPage} />
+          </>
+        );
       }}
     </Loaded>
+  );
+}
+
+// The cost of the run with all its branches, its budget, and the batches of its calls.
+function Money({ run, root }: { run: RunRef; root: string }) {
+  const budgets = useQuery({
+    queryKey: ["run", run.runKey, "budgets"],
+    retry: false,
+    queryFn: ({ signal }) =>
+      call<{ budgets: Budget[] }>(`/budgets?run=${encodeURIComponent(run.instanceId)}`, { signal }),
+    // Other workflows can have a run with the same id.
+    select: (found) => found.budgets.filter((one) => one.workflow === run.workflowName),
+  });
+  return (
+    <Card
+      title="Cost and budget"
+      aside={
+        <Link to="/batches" search={{ root }}>
+          Batches & spend
+        </Link>
+      }
+    >
+      <RootCost runKey={root} />
+      <Loaded query={budgets}>
+        {(found) =>
+          found.length === 0 ? <p className="dim small">No budget.</p> : <BudgetTable budgets={found} />
+        }
+      </Loaded>
+    </Card>
   );
 }
 
@@ -59,13 +96,13 @@ function Transcript({ run }: { run: RunRef }) {
     queryKey: ["run", run.runKey, "transcript", run.generation, name],
     retry: false,
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) => {
+    queryFn: ({ pageParam, signal }) => {
       const query = new URLSearchParams({ pageSize: "100" });
       if (name !== undefined) query.set("name", name);
       if (run.generation !== undefined) query.set("runNumber", String(run.generation));
       if (pageParam) query.set("cursor", pageParam);
       const path = at("workflows", run.workflowName, "instances", run.instanceId, "transcript");
-      return call<TranscriptPage>(`${path}?${query}`);
+      return call<TranscriptPage>(`${path}?${query}`, { signal });
     },
     getNextPageParam: (page) => page.nextCursor,
   });
@@ -117,9 +154,10 @@ function Steps({ run, rows, more }: { run: RunRef; rows: Row[]; more: boolean })
       queryKey: ["run", run.runKey, "step", row.stepKey, run.generation, row.state],
       // A completed step does not change.
       staleTime: row.endedAt ? Number.POSITIVE_INFINITY : 1000,
-      queryFn: () =>
+      queryFn: ({ signal }) =>
         ok(
           api.GET("/workflows/{workflowName}/instances/{instanceId}/steps/{stepKey}", {
+            signal,
             params: {
               path: { workflowName: run.workflowName, instanceId: run.instanceId, stepKey: row.stepKey },
               query: { runNumber: run.generation, position: row.position },

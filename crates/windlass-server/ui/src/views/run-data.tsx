@@ -4,41 +4,78 @@ import { JsonView } from "../jsonview";
 import { Card, ExactTime, Loaded } from "../parts";
 import type { RunRef } from "./run";
 
+function InAndOut({ data }: { data: Schemas["InstanceView"] }) {
+  const ended = data.meta.completedAt !== null && data.meta.completedAt !== undefined;
+  return (
+    <>
+      <JsonView label="Input" value={data.meta.params} />
+      {data.details.output !== undefined && data.details.output !== null ? (
+        <JsonView label="Output" value={data.details.output} />
+      ) : (
+        <p className="dim">No output{ended ? "." : " yet."}</p>
+      )}
+    </>
+  );
+}
+
+// An earlier generation has a run key of its own.
+function OfGeneration({ run, generation }: { run: RunRef; generation: number }) {
+  const path = { workflowName: run.workflowName, instanceId: run.instanceId };
+  const found = useQuery({
+    queryKey: ["run", run.runKey, "generation", generation],
+    queryFn: async ({ signal }) => {
+      let cursor: string | undefined;
+      for (;;) {
+        const query = { pageSize: 100, cursor };
+        const page = await ok(
+          api.GET("/workflows/{workflowName}/instances/{instanceId}/generations", {
+            signal,
+            params: { path, query },
+          }),
+        );
+        const runKey = page.generations.find((one) => one.runNumber === generation)?.runKey;
+        cursor = page.nextCursor ?? undefined;
+        if (runKey) return ok(api.GET("/runs/{runKey}", { signal, params: { path: { runKey } } }));
+        if (cursor === undefined) return null;
+      }
+    },
+  });
+  return (
+    <Loaded query={found}>
+      {(data) => (data ? <InAndOut data={data} /> : <p className="dim">This generation was deleted.</p>)}
+    </Loaded>
+  );
+}
+
 export function DataTab({ run, data }: { run: RunRef; data: Schemas["InstanceView"] }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const state = useQuery({
     queryKey: ["run", run.runKey, "state", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/state", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),
   });
   const history = useQuery({
     queryKey: ["run", run.runKey, "messages", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/history", {
+          signal,
           params: { path, query: { runNumber: run.generation, pageSize: 100, order: "desc" } },
         }),
       ),
   });
-  const isNewest = run.generation === undefined;
   return (
     <div className="two">
       <Card title="Input and output">
-        {isNewest ? (
-          <>
-            <JsonView label="Input" value={data.meta.params} />
-            {data.details.output !== undefined && data.details.output !== null ? (
-              <JsonView label="Output" value={data.details.output} />
-            ) : (
-              <p className="dim">No output{run.ended ? "." : " yet."}</p>
-            )}
-          </>
+        {run.generation === undefined || run.generation === data.meta.runNumber ? (
+          <InAndOut data={data} />
         ) : (
-          <p className="dim">Choose the newest generation to see its input and output.</p>
+          <OfGeneration run={run} generation={run.generation} />
         )}
         <Loaded query={state}>
           {(value) => (

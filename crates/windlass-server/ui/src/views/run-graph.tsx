@@ -19,18 +19,20 @@ export function GraphTab({ run, data }: { run: RunRef; data: Schemas["InstanceVi
   const [what, setWhat] = useState<"steps" | "runs">("steps");
   const timeline = useQuery({
     queryKey: ["run", run.runKey, "graph", run.generation],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),
   });
   const tree = useQuery({
     queryKey: ["run", run.runKey, "tree"],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/tree", {
+          signal,
           params: { path, query: { pageSize: 100 } },
         }),
       ),

@@ -6,6 +6,7 @@ import { JsonView } from "../jsonview";
 import { ExactTime, Failed, Loaded } from "../parts";
 import { type ListHandle, VirtualList } from "../virtual";
 import { RunLink, type RunRef } from "./run";
+import { useRunSearch } from "./run-search";
 
 type Event = Schemas["LedgerEvent"];
 
@@ -16,15 +17,17 @@ function causeOf(event: Event): string | undefined {
 
 export function LedgerTab({ run }: { run: RunRef }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
-  const [filter, setFilter] = useState("");
-  const [scope, setScope] = useState<"run" | "root">("run");
+  const [search, set] = useRunSearch();
+  const filter = search.event ?? "";
+  const scope = search.scope ?? "run";
   const list = useRef<ListHandle>(null);
   const ledger = useInfiniteQuery({
     queryKey: ["run", run.runKey, "ledger", run.generation, scope],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/ledger", {
+          signal,
           params: { path, query: { runNumber: run.generation, pageSize: 100, cursor: pageParam, scope } },
         }),
       ),
@@ -50,12 +53,12 @@ export function LedgerTab({ run }: { run: RunRef }) {
           placeholder="Event type contains"
           data-filter=""
           value={filter}
-          onChange={(event) => setFilter(event.target.value)}
+          onChange={(event) => set({ event: event.target.value || undefined })}
         />
         <select
           aria-label="Scope"
           value={scope}
-          onChange={(event) => setScope(event.target.value === "root" ? "root" : "run")}
+          onChange={(event) => set({ scope: event.target.value === "root" ? "root" : undefined })}
         >
           <option value="run">this run</option>
           <option value="root">the whole tree of runs</option>
@@ -138,7 +141,7 @@ function Cause({ id }: { id: string }) {
   const found = useQuery({
     queryKey: ["event", id],
     retry: false,
-    queryFn: () => ok(api.GET("/events/{eventId}", { params: { path: { eventId: id } } })),
+    queryFn: ({ signal }) => ok(api.GET("/events/{eventId}", { signal, params: { path: { eventId: id } } })),
   });
   if (found.data) {
     return (
@@ -157,9 +160,10 @@ function Verify({ run }: { run: RunRef }) {
     queryKey: ["verify", run.runKey, run.generation],
     enabled: asked,
     gcTime: 0,
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/verify", {
+          signal,
           params: { path, query: { runNumber: run.generation } },
         }),
       ),

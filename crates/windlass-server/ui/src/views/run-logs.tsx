@@ -1,26 +1,24 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { useSearch } from "@tanstack/react-router";
-import { useState } from "react";
 import { api, ok } from "../api/client";
 import { compactJson } from "../json";
 import { Empty, ExactTime, Failed } from "../parts";
 import { VirtualList } from "../virtual";
 import type { RunRef } from "./run";
-
-const levels = ["debug", "info", "warn", "error"] as const;
+import { logLevels, readRunSearch, useRunSearch } from "./run-search";
 
 export function LogsTab({ run }: { run: RunRef }) {
-  const search = useSearch({ from: "/runs/$workflow/$id" });
+  const [search, set] = useRunSearch();
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
-  const [level, setLevel] = useState<string>("debug");
-  const [text, setText] = useState("");
-  const [step, setStep] = useState(search.step ?? "");
+  const level = search.level ?? "debug";
+  const text = search.find ?? "";
+  const step = search.lines ?? search.step ?? "";
   const logs = useInfiniteQuery({
     queryKey: ["run", run.runKey, "logs", run.generation, level],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/history", {
+          signal,
           params: {
             path,
             query: {
@@ -45,8 +43,12 @@ export function LogsTab({ run }: { run: RunRef }) {
   return (
     <>
       <div className="fields">
-        <select aria-label="Lowest level" value={level} onChange={(event) => setLevel(event.target.value)}>
-          {levels.map((word) => (
+        <select
+          aria-label="Lowest level"
+          value={level}
+          onChange={(event) => set({ level: readRunSearch({ level: event.target.value }).level })}
+        >
+          {logLevels.map((word) => (
             <option key={word}>{word}</option>
           ))}
         </select>
@@ -55,13 +57,13 @@ export function LogsTab({ run }: { run: RunRef }) {
           placeholder="Message contains"
           data-filter=""
           value={text}
-          onChange={(event) => setText(event.target.value)}
+          onChange={(event) => set({ find: event.target.value || undefined })}
         />
         <input
           aria-label="Step key"
           placeholder="Step key"
           value={step}
-          onChange={(event) => setStep(event.target.value)}
+          onChange={(event) => set({ lines: event.target.value || undefined, step: undefined })}
         />
       </div>
       {logs.error && lines.length === 0 && <Failed error={logs.error} retry={() => logs.refetch()} />}

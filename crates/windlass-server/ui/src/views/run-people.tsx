@@ -15,25 +15,25 @@ export function WaitsForPeople({ data }: { data: Schemas["InstanceView"] }) {
   const timeline = useQuery({
     queryKey: ["run", data.meta.runKey, "waits"],
     enabled: may("decide") && data.details.status === "waiting",
-    queryFn: () =>
-      ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", { params: { path } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", { signal, params: { path } })),
   });
   const waits = (timeline.data?.rows ?? []).filter((row) => row.role === "request" && !row.endedAt);
   const steps = useQueries({
     queries: waits.slice(0, SHOWN_MAX).map((row) => ({
       queryKey: ["run", data.meta.runKey, "request", row.stepKey],
       retry: false,
-      queryFn: async () => {
+      queryFn: async ({ signal }) => {
         const params = {
           path: { ...path, stepKey: row.stepKey },
           query: { position: row.position },
         };
         const step = await ok(
-          api.GET("/workflows/{workflowName}/instances/{instanceId}/steps/{stepKey}", { params }),
+          api.GET("/workflows/{workflowName}/instances/{instanceId}/steps/{stepKey}", { signal, params }),
         );
         const id = (step.input as { request?: string } | null | undefined)?.request;
         if (!id) return null;
-        return ok(api.GET("/inbox/{id}", { params: { path: { id } } }));
+        return ok(api.GET("/inbox/{id}", { signal, params: { path: { id } } }));
       },
     })),
   });

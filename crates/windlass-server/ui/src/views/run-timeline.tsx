@@ -10,10 +10,10 @@ import { JsonView } from "../jsonview";
 import { Empty, ExactTime, Failed, Loaded, Status } from "../parts";
 import { type Scale, type Span, scaleOf } from "../scale";
 import { RunLink, type RunRef } from "./run";
+import { timelineFilters, useRunSearch } from "./run-search";
 
 type Row = Schemas["TimelineRow"];
 const ROW = 34;
-const filters = ["all", "failed", "waiting", "slow"] as const;
 
 function ms(at: string | null | undefined): number | undefined {
   return at ? Date.parse(at) : undefined;
@@ -61,8 +61,13 @@ function useChildren(open: Map<string, At>, tree: Schemas["TreeRun"][]) {
       const path = { workflowName: at.workflowName, instanceId: at.id };
       return {
         queryKey: ["run", key, "child-timeline"],
-        queryFn: () =>
-          ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", { params: { path } })),
+        queryFn: ({ signal }) =>
+          ok(
+            api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+              signal,
+              params: { path },
+            }),
+          ),
       };
     }),
   });
@@ -79,13 +84,15 @@ function place(rows: Row[], at: At, children: Map<string, Row[]>, depth = 0): Pl
 
 export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["InstanceView"] }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
-  const [filter, setFilter] = useState<(typeof filters)[number]>("all");
+  const [search, set] = useRunSearch();
+  const filter = search.show ?? "all";
   const [opened, setOpened] = useState<Map<string, At>>(() => new Map());
   const tree = useQuery({
     queryKey: ["run", run.runKey, "tree"],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/tree", {
+          signal,
           params: { path, query: { pageSize: 100 } },
         }),
       ),
@@ -101,9 +108,10 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
   const timeline = useInfiniteQuery({
     queryKey: ["run", run.runKey, "timeline", run.generation],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/timeline", {
+          signal,
           params: { path, query: { runNumber: run.generation, cursor: pageParam } },
         }),
       ),
@@ -153,13 +161,13 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
   return (
     <>
       <div className="chips">
-        {filters.map((word) => (
+        {timelineFilters.map((word) => (
           <button
             key={word}
             type="button"
             className="chip"
             aria-pressed={filter === word}
-            onClick={() => setFilter(word)}
+            onClick={() => set({ show: word === "all" ? undefined : word })}
           >
             {word}
           </button>
@@ -341,9 +349,10 @@ function StepPanel({ row, run, close }: { row: Row; run: RunRef; close: () => vo
   useEffect(() => ref.current?.focus({ preventScroll: true }), []);
   const step = useQuery({
     queryKey: ["run", run.runKey, "step", run.generation, row.stepKey, row.state, row.attempts],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/steps/{stepKey}", {
+          signal,
           params: {
             path: { workflowName: run.workflowName, instanceId: run.instanceId, stepKey: row.stepKey },
             query: { runNumber: run.generation, position: row.position },

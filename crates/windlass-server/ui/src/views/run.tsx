@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { api, apiBase, ok, type Schemas } from "../api/client";
+import { at } from "../api/raw";
 import { queries, useFollow, useMay, useZone } from "../app";
 import { shellQuote, withTimes } from "../format";
 import { compactJson } from "../json";
@@ -12,10 +13,9 @@ import { GraphTab } from "./run-graph";
 import { LedgerTab } from "./run-ledger";
 import { LogsTab } from "./run-logs";
 import { WaitsForPeople } from "./run-people";
+import { Receipts } from "./run-receipts";
+import { tabs } from "./run-search";
 import { TimelineTab } from "./run-timeline";
-
-export const tabs = ["timeline", "graph", "agent", "ledger", "data", "logs"] as const;
-export type Tab = (typeof tabs)[number];
 
 export type RunRef = {
   workflowName: string;
@@ -31,8 +31,9 @@ export function RunView() {
   const search = useSearch({ from: "/runs/$workflow/$id" });
   const path = { workflowName: workflow, instanceId: id };
   const newest = useQuery({
-    queryKey: ["lists", "instance", workflow, id],
-    queryFn: () => ok(api.GET("/workflows/{workflowName}/instances/{instanceId}", { params: { path } })),
+    queryKey: ["instance", workflow, id],
+    queryFn: ({ signal }) =>
+      ok(api.GET("/workflows/{workflowName}/instances/{instanceId}", { signal, params: { path } })),
   });
   useFollow(newest.data ? [newest.data.meta.runKey] : []);
   return (
@@ -66,9 +67,14 @@ export function RunView() {
               </nav>
               {(search.tab ?? "timeline") === "timeline" && <TimelineTab run={run} data={data} />}
               {search.tab === "graph" && <GraphTab run={run} data={data} />}
-              {search.tab === "agent" && <AgentTab run={run} />}
+              {search.tab === "agent" && <AgentTab run={run} root={data.meta.root ?? data.meta.runKey} />}
               {search.tab === "ledger" && <LedgerTab run={run} />}
-              {search.tab === "data" && <DataTab run={run} data={data} />}
+              {search.tab === "data" && (
+                <>
+                  <DataTab run={run} data={data} />
+                  <Receipts run={run} />
+                </>
+              )}
               {search.tab === "logs" && <LogsTab run={run} />}
             </>
           );
@@ -85,7 +91,8 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
   const runKey = data.meta.runKey;
   const why = useQuery({
     queryKey: ["run", runKey, "why"],
-    queryFn: () => ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/why", { params: { path } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/workflows/{workflowName}/instances/{instanceId}/why", { signal, params: { path } })),
   });
   const status = data.details.status;
   const ended = ["complete", "errored", "terminated"].includes(status);
@@ -167,6 +174,17 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
           )}`}
         />
         <Copy label="Copy run key" text={runKey} />
+        {may("manage") && (
+          <a
+            className="button"
+            download
+            href={`${apiBase}${at("workflows", data.workflowName, "instances", data.id, "export")}${
+              generation === undefined ? "" : `?runNumber=${generation}`
+            }`}
+          >
+            Export
+          </a>
+        )}
       </div>
     </div>
   );
@@ -228,6 +246,21 @@ function Acts({ data, ended }: { data: Instance; ended: boolean }) {
           done={done}
         />
       )}
+      {!ended && !data.details.cancelling && (
+        <Act
+          label="Cancel"
+          danger
+          ask={<p>{name} is asked to end. Its code can clean up, and its children and activities end too.</p>}
+          act={() =>
+            ok(
+              api.POST("/durable/workflows/{runKey}/cancel", {
+                params: { path: { runKey: data.meta.runKey } },
+              }),
+            )
+          }
+          done={done}
+        />
+      )}
       {!ended && (
         <Act
           label="Terminate"
@@ -274,9 +307,10 @@ function Family({ data }: { data: Instance }) {
   const path = { workflowName: data.workflowName, instanceId: data.id };
   const tree = useQuery({
     queryKey: ["run", data.meta.runKey, "tree"],
-    queryFn: () =>
+    queryFn: ({ signal }) =>
       ok(
         api.GET("/workflows/{workflowName}/instances/{instanceId}/tree", {
+          signal,
           params: { path, query: { pageSize: 100 } },
         }),
       ),

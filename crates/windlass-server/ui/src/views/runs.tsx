@@ -1,11 +1,13 @@
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { type InfiniteData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
-import { useMay, useSetting } from "../app";
+import { queries, useMay, useSetting } from "../app";
+import { bulkFilter } from "../bulk";
 import { Act, Dialog, Empty, Failed, Loaded, Page, Status, Time } from "../parts";
 import { NewRun } from "../start";
+import { FIRST, PageIndex, wanted } from "../window";
 
 export const statuses = ["active", "waiting", "paused", "errored", "terminated", "complete"] as const;
 export type RunsSearch = {
@@ -55,17 +57,12 @@ export function Runs() {
   const search = useSearch({ from: "/runs" });
   const may = useMay();
   const [creating, setCreating] = useState(false);
-  const workflows = useQuery({ queryKey: ["lists", "workflows"], queryFn: () => ok(api.GET("/workflows")) });
-  const runs = useInfiniteQuery({
-    queryKey: ["lists", "runs", search],
-    initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
-      ok(api.GET("/runs", { params: { query: { ...queryOf(search), pageSize: 50, cursor: pageParam } } })),
-    getNextPageParam: (page) => page.nextCursor ?? undefined,
-    // A page far down keeps its place: only what is loaded is read again.
-    maxPages: 40,
+  const workflows = useQuery({
+    queryKey: ["lists", "workflows"],
+    queryFn: ({ signal }) => ok(api.GET("/workflows", { signal })),
   });
-  const rows = runs.data?.pages.flatMap((page) => page.runs) ?? [];
+  const list = useRunPages(search);
+  const { runs, rows, start } = list;
   const names = (workflows.data?.workflows ?? []).map((workflow) => workflow.name);
   const actions = may("create") && names.length > 0 && (
     <button type="button" className="primary" onClick={() => setCreating(true)}>
@@ -75,7 +72,7 @@ export function Runs() {
   return (
     <Page title="Runs" actions={actions}>
       <Filters search={search} names={names} />
-      {may("manage") && <Bulk search={search} />}
+      {may("manage") && <Bulk search={search} failed={runs.error !== null} />}
       {runs.error && rows.length === 0 ? (
         <Failed error={runs.error} retry={() => runs.refetch()} />
       ) : runs.isPending ? (
@@ -85,14 +82,76 @@ export function Runs() {
       ) : (
         <Rows
           rows={rows}
+          start={start}
           more={runs.hasNextPage}
-          loading={runs.isFetchingNextPage}
-          next={() => void runs.fetchNextPage()}
+          loading={runs.isFetchingNextPage || runs.isFetchingPreviousPage}
+          read={list.read}
         />
       )}
       {creating && <NewRun workflows={names} close={() => setCreating(false)} />}
     </Page>
   );
+}
+
+type RunPages = InfiniteData<Schemas["RunsPage"], string>;
+
+const PAGE = 100;
+/** The pages that are kept and read again at a hint; a page far away is read when somebody scrolls there. */
+const PAGES = 8;
+
+function useRunPages(search: RunsSearch) {
+  const name = JSON.stringify(search);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the places of the pages belong to one filter.
+  const index = useMemo(() => new PageIndex(), [name]);
+  const queryKey = ["lists", "runs", search];
+  const page = async (cursor: string, signal?: AbortSignal) => {
+    const query = { ...queryOf(search), pageSize: PAGE, cursor: cursor === FIRST ? undefined : cursor };
+    const read = await ok(api.GET("/runs", { signal, params: { query } }));
+    index.note(cursor, read.runs.length, read.nextCursor ?? undefined);
+    return read;
+  };
+  const runs = useInfiniteQuery({
+    queryKey,
+    initialPageParam: FIRST,
+    queryFn: ({ pageParam, signal }) => page(pageParam, signal),
+    getNextPageParam: (last) => last.nextCursor ?? undefined,
+    getPreviousPageParam: (_page, _pages, first) => index.previous(first),
+    maxPages: PAGES,
+  });
+  // The view opens at the first row, so a window far down is of no use later.
+  useEffect(
+    () => () => {
+      const first = queries.getQueryData<RunPages>(["lists", "runs", JSON.parse(name)])?.pageParams[0];
+      if (first !== undefined && first !== FIRST)
+        queries.removeQueries({ queryKey: ["lists", "runs", JSON.parse(name)] });
+    },
+    [name],
+  );
+  const jumping = useRef(false);
+  const jump = async (row: number) => {
+    if (jumping.current) return;
+    jumping.current = true;
+    try {
+      const cursor = index.pageOf(row);
+      const read = await page(cursor);
+      await queries.cancelQueries({ queryKey });
+      queries.setQueryData<RunPages>(queryKey, { pages: [read], pageParams: [cursor] });
+    } catch {
+      // The rows stay empty; the next scroll tries again.
+    } finally {
+      jumping.current = false;
+    }
+  };
+  const read = (what: "previous" | "next" | "jump", row: number) => {
+    if (what === "jump") void jump(row);
+    // After an error, the next hint reads what is shown again, and then this goes on.
+    else if (runs.isFetching || runs.isError) return;
+    else if (what === "next") void runs.fetchNextPage();
+    else void runs.fetchPreviousPage();
+  };
+  const rows = runs.data?.pages.flatMap((one) => one.runs) ?? [];
+  const start = index.start(String(runs.data?.pageParams[0] ?? FIRST));
+  return { runs, rows, start, read };
 }
 
 function NoRuns({ filtered }: { filtered: boolean }) {
@@ -263,31 +322,48 @@ function Views({ search }: { search: RunsSearch }) {
 
 const ROW = 46;
 
-function Rows(props: { rows: Schemas["RunSummary"][]; more: boolean; loading: boolean; next: () => void }) {
-  const { rows, more, loading, next } = props;
+type RowsProps = {
+  rows: Schemas["RunSummary"][];
+  /** The number of rows before them that are not kept. */
+  start: number;
+  more: boolean;
+  loading: boolean;
+  read: (what: "previous" | "next" | "jump", row: number) => void;
+};
+
+function Rows({ rows, start, more, loading, read }: RowsProps) {
   const scroll = useRef<HTMLElement>(null);
   const list = useVirtualizer({
-    count: rows.length,
+    count: start + rows.length,
     getScrollElement: () => scroll.current,
     estimateSize: () => ROW,
     overscan: 12,
   });
   const items = list.getVirtualItems();
+  const first = items.at(0)?.index ?? 0;
   const last = items.at(-1)?.index ?? 0;
+  const what = wanted({ start, rows: rows.length, more }, { first, last }, 10);
   useEffect(() => {
-    if (more && !loading && last >= rows.length - 10) next();
-  }, [more, loading, last, rows.length, next]);
+    if (what && !loading) read(what, first);
+  });
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard.
     <section className="runs card" ref={scroll} tabIndex={0} aria-label="Runs">
       <div style={{ height: list.getTotalSize(), position: "relative" }}>
         {items.map((item) => {
-          const run = rows[item.index];
+          const run = rows[item.index - start];
+          const style = { transform: `translateY(${item.start}px)` };
+          if (!run)
+            return (
+              <span key={item.index} className="run-row dim" style={style}>
+                Reading…
+              </span>
+            );
           return (
             <Link
               key={run.runKey}
               className="run-row"
-              style={{ transform: `translateY(${item.start}px)` }}
+              style={style}
               to="/runs/$workflow/$id"
               params={{ workflow: run.workflowName, id: run.id }}
               search={{}}
@@ -320,21 +396,12 @@ function Rows(props: { rows: Schemas["RunSummary"][]; more: boolean; loading: bo
 
 const acts = ["retry", "pause", "resume", "cancel", "restart", "terminate"] as const;
 
-function Bulk({ search }: { search: RunsSearch }) {
+function Bulk({ search, failed }: { search: RunsSearch; failed: boolean }) {
   const [act, setAct] = useState<(typeof acts)[number]>("retry");
-  const unsupported = search.status !== undefined && search.status.length > 1;
-  const label = search.label?.split(":");
-  const filter = {
-    workflow: search.workflow,
-    status: search.status?.[0],
-    labels: label && label.length > 1 ? { [label[0]]: label.slice(1).join(":") } : {},
-    createdFrom: search.from,
-    idPrefix: search.id,
-    errorCode: search.error,
-    model: search.model,
-    rootsOnly: search.roots ?? false,
-  };
   const [open, setOpen] = useState(false);
+  const chosen = bulkFilter(search);
+  const problem =
+    "problem" in chosen ? chosen.problem : failed ? "The list cannot be read, so nothing can be chosen." : "";
   return (
     <div className="bulk">
       <span className="dim">All runs that match:</span>
@@ -347,11 +414,11 @@ function Bulk({ search }: { search: RunsSearch }) {
           <option key={word}>{word}</option>
         ))}
       </select>
-      <button type="button" disabled={unsupported} onClick={() => setOpen(true)}>
+      <button type="button" disabled={problem !== ""} onClick={() => setOpen(true)}>
         Dry run
       </button>
-      {unsupported && <span className="dim small">Choose one status to act on all runs.</span>}
-      {open && <DryRun act={act} filter={filter} close={() => setOpen(false)} />}
+      {problem && <span className="dim small">{problem}</span>}
+      {open && "filter" in chosen && <DryRun act={act} filter={chosen.filter} close={() => setOpen(false)} />}
     </div>
   );
 }

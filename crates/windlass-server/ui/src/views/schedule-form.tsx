@@ -134,7 +134,8 @@ function Preview({ timing }: { timing: Timing }) {
     enabled: !isEmpty,
     retry: false,
     gcTime: 0,
-    queryFn: () => ok(api.GET("/cron/preview", { params: { query: JSON.parse(key) as Timing } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/cron/preview", { signal, params: { query: JSON.parse(key) as Timing } })),
   });
   if (isEmpty) return null;
   if (preview.error) return <Failed error={preview.error} />;

@@ -17,8 +17,8 @@ export function Schedules() {
   const schedules = useInfiniteQuery({
     queryKey: ["lists", "schedules"],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
-      ok(api.GET("/schedules", { params: { query: { pageSize: 100, cursor: pageParam } } })),
+    queryFn: ({ pageParam, signal }) =>
+      ok(api.GET("/schedules", { signal, params: { query: { pageSize: 100, cursor: pageParam } } })),
     getNextPageParam: (page) => page.nextCursor ?? undefined,
   });
   const rows = schedules.data?.pages.flatMap((page) => page.schedules) ?? [];

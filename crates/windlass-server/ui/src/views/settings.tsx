@@ -51,7 +51,7 @@ export function Settings() {
 function Namespaces() {
   const namespaces = useQuery({
     queryKey: ["lists", "namespaces"],
-    queryFn: () => ok(api.GET("/namespaces")),
+    queryFn: ({ signal }) => ok(api.GET("/namespaces", { signal })),
   });
   return (
     <Card title="Namespaces">
@@ -76,7 +76,10 @@ function Namespaces() {
 }
 
 function Config() {
-  const config = useQuery({ queryKey: ["config"], queryFn: () => ok(api.GET("/config")) });
+  const config = useQuery({
+    queryKey: ["config"],
+    queryFn: ({ signal }) => ok(api.GET("/config", { signal })),
+  });
   return (
     <Card title="Configuration">
       <Loaded query={config}>
@@ -126,8 +129,8 @@ function Keys() {
   const keys = useInfiniteQuery({
     queryKey: ["keys"],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam }) =>
-      ok(api.GET("/keys", { params: { query: { pageSize: 100, cursor: pageParam } } })),
+    queryFn: ({ pageParam, signal }) =>
+      ok(api.GET("/keys", { signal, params: { query: { pageSize: 100, cursor: pageParam } } })),
     getNextPageParam: (page) => page.nextCursor ?? undefined,
     retry: false,
   });

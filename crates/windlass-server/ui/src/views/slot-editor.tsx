@@ -1,6 +1,6 @@
 // Edits the draft of a definition: the slots, the graph of one slot between its locked entry and exit, its
 // nodes and edges with their conditions. The draft is checked while it is edited.
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { at, call } from "../api/raw";
@@ -16,11 +16,15 @@ import {
   useContract,
   windowName,
 } from "../contracts";
+import { keep, kept, textOf } from "../draft";
 import type { Graph } from "../graph/model";
 import { GraphView } from "../graph/view";
 import { formatJson, parseJson } from "../json";
 import { Act, Card, Failed, Loaded } from "../parts";
+import { useSettled } from "../settled";
+import { underline } from "../trial";
 import { Problems, problemsOf, useTemplates } from "./definitions";
+import { TryWith } from "./playground";
 
 export type Template = {
   name: string;
@@ -56,7 +60,8 @@ export function SlotEditor({ type, head, slot }: { type: string; head: Definitio
   const start = useQuery({
     queryKey: ["lists", "definition-start", type, published],
     enabled: !head.draft && published !== undefined,
-    queryFn: () => call<{ definition: Definition }>(at("contracts", type, "versions", String(published))),
+    queryFn: ({ signal }) =>
+      call<{ definition: Definition }>(at("contracts", type, "versions", String(published)), { signal }),
   });
   return (
     <Loaded query={contract}>
@@ -65,27 +70,70 @@ export function SlotEditor({ type, head, slot }: { type: string; head: Definitio
           return <Loaded query={start}>{() => null}</Loaded>;
         const empty = { baseRef: { entityType: type, envelopeVersion: data.version }, slots: {} };
         const first = head.draft ?? start.data?.definition ?? empty;
-        return <Editor contract={data} first={first} slot={slot} />;
+        return <Kept contract={data} first={first} slot={slot} />;
       }}
     </Loaded>
   );
 }
 
-function Editor({ contract, first, slot }: { contract: Contract; first: Definition; slot?: string }) {
+type EditorProps = { contract: Contract; first: Definition; slot?: string };
+
+// Begins with the changes that this tab has not saved.
+function Kept(props: EditorProps) {
+  const type = props.contract.entityType;
+  const [before, setBefore] = useState(() => kept<Definition>(type, sessionStorage));
+  const [base, setBase] = useState(() => textOf(props.first));
+  const [count, setCount] = useState(0);
+  return (
+    <>
+      {before && (
+        <div className="notice" role="status">
+          <p>
+            The editor continues with changes that were not saved.
+            {before.base !== base && " Somebody has saved another draft since; saving replaces it."}
+          </p>
+          <Act
+            label="Discard my changes"
+            ask={<p>The draft is as the server has it.</p>}
+            act={async () => {
+              const now = textOf(props.first);
+              keep(type, { base: now, text: now }, sessionStorage);
+              setBase(now);
+              setBefore(undefined);
+              setCount(count + 1);
+            }}
+          />
+        </div>
+      )}
+      <Editor
+        key={count}
+        {...props}
+        base={base}
+        begin={before?.definition ?? props.first}
+        saved={() => setBefore(undefined)}
+      />
+    </>
+  );
+}
+
+function Editor(props: EditorProps & { base: string; begin: Definition; saved: () => void }) {
+  const { contract, slot } = props;
   const type = contract.entityType;
-  const [draft, setDraft] = useState(first);
-  const [saved, setSaved] = useState(JSON.stringify(first));
+  const [draft, setDraft] = useState(props.begin);
+  const [saved, setSaved] = useState(props.base);
   const templates = useTemplates();
   const chosen = contract.slots.find((one) => one.slotId === slot) ?? contract.slots[0];
-  const text = JSON.stringify(draft);
+  const text = textOf(draft);
+  useUnsaved(type, saved, text);
   const settled = useSettled(text);
   const check = useQuery({
     queryKey: ["check", type, settled],
     retry: false,
     gcTime: 0,
-    placeholderData: (before: { hash: string; nodes: number } | undefined) => before,
-    queryFn: () =>
+    placeholderData: keepPreviousData,
+    queryFn: ({ signal }) =>
       call<{ hash: string; nodes: number }>(at("contracts", type, "check"), {
+        signal,
         method: "POST",
         body: settled,
       }),
@@ -126,6 +174,7 @@ function Editor({ contract, first, slot }: { contract: Contract; first: Definiti
             act={async () => {
               await call(at("contracts", type, "draft"), { method: "PUT", body: text });
               setSaved(text);
+              props.saved();
             }}
             done={() => queries.invalidateQueries({ queryKey: ["lists"] })}
           />
@@ -192,7 +241,14 @@ function Editor({ contract, first, slot }: { contract: Contract; first: Definiti
           />
         </Card>
         {patch && (
-          <PatchForm key={chosen.slotId} slot={chosen.slotId} patch={patch} problems={problems} set={set} />
+          <PatchForm
+            key={chosen.slotId}
+            type={type}
+            slot={chosen.slotId}
+            patch={patch}
+            problems={problems}
+            set={set}
+          />
         )}
       </div>
     </div>
@@ -201,14 +257,16 @@ function Editor({ contract, first, slot }: { contract: Contract; first: Definiti
 
 const none: Patch = { nodes: [], edges: [] };
 
-// The value when it has not changed for a moment.
-function useSettled(text: string): string {
-  const [settled, setSettled] = useState(text);
+// The tab keeps the changes, and asks before it is closed with them.
+function useUnsaved(type: string, base: string, text: string) {
+  useEffect(() => keep(type, { base, text }, sessionStorage), [type, base, text]);
+  const unsaved = base !== text;
   useEffect(() => {
-    const timer = setTimeout(() => setSettled(text), 400);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return settled;
+    if (!unsaved) return;
+    const ask = (event: BeforeUnloadEvent) => event.preventDefault();
+    window.addEventListener("beforeunload", ask);
+    return () => window.removeEventListener("beforeunload", ask);
+  }, [unsaved]);
 }
 
 const ends = (slot: string) => [`sys:slot:${slot}:in`, `sys:slot:${slot}:out`];
@@ -290,9 +348,15 @@ function reaches(edges: { from: string; to: string }[], from: string, to: string
   return false;
 }
 
-type FormProps = { slot: string; patch: Patch; problems: Problem[]; set: (patch: Patch) => void };
+type FormProps = {
+  type: string;
+  slot: string;
+  patch: Patch;
+  problems: Problem[];
+  set: (patch: Patch) => void;
+};
 
-function PatchForm({ slot, patch, problems, set }: FormProps) {
+function PatchForm({ type, slot, patch, problems, set }: FormProps) {
   const at = (kind: string, index: number) =>
     problems.filter((one) => one.pointer?.startsWith(`/slots/${slot}/${kind}/${index}`));
   const setNode = (index: number, node: FlowNode) =>
@@ -371,6 +435,7 @@ function PatchForm({ slot, patch, problems, set }: FormProps) {
                 onChange={(event) => setEdge(index, { ...edge, condition: event.target.value || undefined })}
               />
             </label>
+            {edge.condition && <TryCondition type={type} edge={edge.id} condition={edge.condition} />}
             <button
               type="button"
               className="danger"
@@ -395,6 +460,19 @@ function PatchForm({ slot, patch, problems, set }: FormProps) {
         )}
       </Card>
     </>
+  );
+}
+
+// The trial is made only while it is open.
+function TryCondition(props: { type: string; edge: string; condition: string }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>
+        Try the condition<span className="visually-hidden"> of {props.edge}</span>
+      </summary>
+      {open && <TryWith type={props.type} expression={props.condition} condition />}
+    </details>
   );
 }
 
@@ -447,8 +525,7 @@ function Beside({ problems }: { problems: Problem[] }) {
             <pre>
               {one.expression}
               {"\n"}
-              {" ".repeat(one.span.start)}
-              {"^".repeat(Math.max(1, one.span.end - one.span.start))}
+              {underline(one.expression, one.span)}
             </pre>
           )}
           {one.help && <div className="dim small">{one.help}</div>}

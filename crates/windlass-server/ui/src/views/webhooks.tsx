@@ -7,7 +7,7 @@ export function Webhooks() {
   const may = useMay();
   const disabled = useQuery({
     queryKey: ["lists", "webhooks"],
-    queryFn: () => ok(api.GET("/webhooks/disabled")),
+    queryFn: ({ signal }) => ok(api.GET("/webhooks/disabled", { signal })),
     retry: false,
   });
   const isAbsent = disabled.error instanceof ApiError && disabled.error.status === 404;

@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { ApiError, api, ok, type Schemas } from "../api/client";
 import { queries, useMay, useMe } from "../app";
@@ -11,11 +11,11 @@ export function Workers() {
   const [limit, setLimit] = useState<Limit | "new" | null>(null);
   const queues = useQuery({
     queryKey: ["lists", "queues"],
-    queryFn: () => ok(api.GET("/queues", { params: { query: { pageSize: 100 } } })),
+    queryFn: ({ signal }) => ok(api.GET("/queues", { signal, params: { query: { pageSize: 100 } } })),
   });
   const stats = useQuery({
     queryKey: ["lists", "stats"],
-    queryFn: () => ok(api.GET("/durable/tasks/stats")),
+    queryFn: ({ signal }) => ok(api.GET("/durable/tasks/stats", { signal })),
   });
   return (
     <Page title="Workers & queues">
@@ -51,6 +51,7 @@ export function Workers() {
                 })}
               </div>
             )}
+            <Rates />
             <Card
               title="Concurrency limits"
               aside={
@@ -152,11 +153,74 @@ export function Workers() {
   );
 }
 
+// How often attempts may begin, over all processes.
+function Rates() {
+  const rates = useInfiniteQuery({
+    queryKey: ["lists", "rates"],
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam, signal }) =>
+      ok(api.GET("/rates", { signal, params: { query: { pageSize: 100, cursor: pageParam } } })),
+    getNextPageParam: (page) => page.nextCursor ?? undefined,
+  });
+  const all = rates.data?.pages.flatMap((page) => page.rates) ?? [];
+  return (
+    <Card title="Rates">
+      {rates.error && all.length === 0 && <Failed error={rates.error} retry={() => rates.refetch()} />}
+      {rates.data && all.length === 0 && (
+        <p className="dim">
+          None. A program sets one with <code>engine.rate_limit_queue(…)</code> or{" "}
+          <code>engine.rate_limit_activity(…)</code>.
+        </p>
+      )}
+      {all.length > 0 && (
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard.
+        <section className="scroll" tabIndex={0} aria-label="Rates">
+          <table>
+            <thead>
+              <tr>
+                <th>Key</th>
+                <th className="number">One attempt every</th>
+                <th className="number">At once</th>
+                <th>Used up to</th>
+                <th>Waiting attempts up to</th>
+              </tr>
+            </thead>
+            <tbody>
+              {all.map((rate) => (
+                <tr key={rate.key}>
+                  <td>{rate.key}</td>
+                  <td className="number">
+                    {rate.intervalUs === null || rate.intervalUs === undefined
+                      ? "held back"
+                      : formatDuration(Number(rate.intervalUs) / 1000)}
+                  </td>
+                  <td className="number">{rate.burst}</td>
+                  <td>
+                    <Time at={rate.spentUntil} />
+                  </td>
+                  <td>
+                    <Time at={rate.queuedUntil} />
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </section>
+      )}
+      {rates.hasNextPage && (
+        <button type="button" disabled={rates.isFetchingNextPage} onClick={() => rates.fetchNextPage()}>
+          Read more
+        </button>
+      )}
+    </Card>
+  );
+}
+
 function WorkerList() {
   const may = useMay();
   const workers = useQuery({
     queryKey: ["lists", "workers"],
-    queryFn: () => ok(api.GET("/durable/workers", { params: { query: { limit: 100 } } })),
+    queryFn: ({ signal }) => ok(api.GET("/durable/workers", { signal, params: { query: { limit: 100 } } })),
     retry: (count, error) => count < 1 && !(error instanceof ApiError && error.status === 403),
   });
   return (
@@ -250,7 +314,8 @@ function Breakers() {
   const may = useMay();
   const breakers = useQuery({
     queryKey: ["lists", "breakers"],
-    queryFn: () => ok(api.GET("/durable/circuit-breakers", { params: { query: { limit: 100 } } })),
+    queryFn: ({ signal }) =>
+      ok(api.GET("/durable/circuit-breakers", { signal, params: { query: { limit: 100 } } })),
   });
   return (
     <Card title="Circuit breakers">
