@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
@@ -20,6 +21,7 @@ use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
 use super::stream::Streams;
+use super::telemetry::Invocations;
 use super::trampoline::{WorkflowError, WorkflowStepOutcome};
 use super::workflow::{Step, Workflow};
 use crate::any_error::AnyError;
@@ -132,6 +134,7 @@ impl AgentProgram {
 
     async fn advance(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         self.load(turn).await?;
+        let mut invoked = Invocations::default();
         loop {
             if kit::apply_control(turn).await? {
                 return Ok(());
@@ -139,17 +142,22 @@ impl AgentProgram {
             if turn.is_draining() || !turn.take_step() {
                 return self.park(turn, Wake::Now).await;
             }
-            let flow = match &self.live().workflow.step {
-                Step::Halt { .. } => self.halt_again(turn).await?,
-                Step::Call { .. } => self.local_call(turn).await?,
-                Step::Llm { .. } => self.llm(turn).await?,
-                Step::Tools { .. } => self.tools(turn).await?,
-                Step::Human { .. } => self.human(turn).await?,
-                Step::ForkJoin { .. } => self.fork(turn).await?,
-            };
-            if flow == Flow::Over {
+            let span = invoked.of(&turn.run, self.agent.in_charge(&self.live().workflow));
+            if self.step(turn).instrument(span).await? == Flow::Over {
+                invoked.ended(&turn.run);
                 return Ok(());
             }
+        }
+    }
+
+    async fn step(&mut self, turn: &mut Turn) -> Result<Flow, TurnError> {
+        match &self.live().workflow.step {
+            Step::Halt { .. } => self.halt_again(turn).await,
+            Step::Call { .. } => self.local_call(turn).await,
+            Step::Llm { .. } => self.llm(turn).await,
+            Step::Tools { .. } => self.tools(turn).await,
+            Step::Human { .. } => self.human(turn).await,
+            Step::ForkJoin { .. } => self.fork(turn).await,
         }
     }
 
