@@ -93,7 +93,7 @@ pub use env::{Env, ThreadPool, TokioEnv, Usage, detached_uuid, new_uuid};
 pub use keyed::{EventAddress, KeyedWait, SendByKey, SentByKey};
 pub use letter::DeadStep;
 pub use local_completion::LocalCompletion;
-pub use metrics::{Counter, Measure, Metrics, Recorder};
+pub use metrics::{Counter, Measure, Metrics, ModelMetric, Recorder};
 pub use model::{Creating, GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;

@@ -153,14 +153,36 @@ impl Measure {
     }
 }
 
-/// Records durations.
+/// A metric of a model, as static data. The engine only passes its values to the [`Recorder`].
+#[derive(Debug)]
+pub struct ModelMetric {
+    /// Its name, as docs/metrics.md lists it.
+    pub name: &'static str,
+    /// Its unit, in the notation of UCUM.
+    pub unit: &'static str,
+    /// The upper limits of the buckets of a histogram; none for a counter.
+    pub buckets: Option<&'static [f64]>,
+}
+
+/// Records durations, and the metrics of models.
 pub trait Recorder: Send + Sync + 'static {
-    /// Records one; `of` is the value of the attribute [`Measure::label`].
+    /// Records a duration; `of` is the value of the attribute [`Measure::label`].
     fn record(&self, measure: Measure, of: &str, took: Duration);
+
+    /// Records a value of a metric of a model: a sample of a histogram, or what is added to a counter. By default
+    /// it is dropped.
+    fn record_for_model(
+        &self,
+        metric: &'static ModelMetric,
+        value: f64,
+        attributes: &[(&'static str, &str)],
+    ) {
+        let _ = (metric, value, attributes);
+    }
 }
 
 impl Metrics {
-    /// Sets the recorder of durations; there is none by default. Returns `false` if one is set already.
+    /// Sets the recorder; there is none by default. Returns `false` if one is set already.
     pub fn set_recorder(&self, recorder: impl Recorder) -> bool {
         self.recorder.set(Box::new(recorder)).is_ok()
     }
@@ -169,6 +191,23 @@ impl Metrics {
     /// [`COUNTED_WORKFLOWS_MAX`](crate::COUNTED_WORKFLOWS_MAX).
     pub fn workflows(&self) -> Vec<(Namespace, WorkflowName, WorkflowFigures)> {
         self.workflows.all()
+    }
+
+    /// Whether somebody listens to the metrics of models.
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.get().is_some()
+    }
+
+    /// Records a value of a metric of a model.
+    pub fn record(
+        &self,
+        metric: &'static ModelMetric,
+        value: f64,
+        attributes: &[(&'static str, &str)],
+    ) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.record_for_model(metric, value, attributes);
+        }
     }
 
     pub(crate) fn time(&self, measure: Measure, of: &str, took: Duration) {

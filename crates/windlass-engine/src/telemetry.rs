@@ -4,6 +4,7 @@
 //! that span. Activities and child runs are children of the turn that scheduled them. The contexts are
 //! stored in the rows as W3C `traceparent`. Without a [`Propagator`] the rows keep the caller's context.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tracing::Span;
@@ -83,9 +84,38 @@ pub trait Propagator: Send + Sync + 'static {
 
     /// The `traceparent` that names a span, if the span is part of a trace.
     fn traceparent(&self, span: &Span) -> Option<String>;
+
+    /// Sets an attribute that is a list. `tracing` knows no lists, so by default it becomes one text.
+    fn set_list(&self, span: &Span, name: &'static str, values: &[&str]) {
+        span.record(name, values.join(","));
+    }
 }
 
 static PROPAGATOR: OnceLock<Box<dyn Propagator>> = OnceLock::new();
+
+static CONTENT: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether spans contain the content of calls: what a model is asked and answers, and what a tool gets and
+/// returns. Default: they do not.
+pub fn set_content(is_recorded: bool) {
+    CONTENT.store(is_recorded, Ordering::Relaxed);
+}
+
+/// Whether spans contain the content of calls.
+pub fn has_content() -> bool {
+    CONTENT.load(Ordering::Relaxed)
+}
+
+/// Sets an attribute that is a list. The span must have been made with a field of this name.
+pub fn set_list(span: &Span, name: &'static str, values: &[&str]) {
+    if span.is_disabled() {
+        return;
+    }
+    match PROPAGATOR.get() {
+        Some(propagator) => propagator.set_list(span, name, values),
+        None => drop(span.record(name, values.join(","))),
+    }
+}
 
 /// Sets the propagator of this process. Returns `false` if one is set already.
 pub fn set_propagator(propagator: impl Propagator) -> bool {

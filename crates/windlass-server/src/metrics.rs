@@ -1,6 +1,6 @@
 //! Metrics of the server and the engine, in the Prometheus format.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use windlass::kernel::{
 };
 use windlass::{Error, ErrorCode, ErrorKind};
 use windlass_engine::telemetry::attribute;
-use windlass_engine::{Engine, Measure, Recorder};
+use windlass_engine::{Engine, Measure, ModelMetric, Recorder};
 
 use crate::error::ApiError;
 use crate::store_status::StoreStatus;
@@ -102,13 +102,63 @@ impl StoreMetrics {
     }
 }
 
-/// The histograms of the engine's durations.
-struct Times([Histogram<f64>; Measure::ALL.len()]);
+/// The histograms of the engine's durations, and the metrics of models by name. The SDK limits the number of
+/// attribute sets of each.
+struct Times {
+    engine: [Histogram<f64>; Measure::ALL.len()],
+    meter: Meter,
+    models: Mutex<BTreeMap<&'static str, Instrument>>,
+}
+
+#[derive(Clone)]
+enum Instrument {
+    Counter(Counter<f64>),
+    Histogram(Histogram<f64>),
+}
+
+impl Times {
+    fn new(meter: &Meter) -> Self {
+        let engine = Measure::ALL.map(|measure| {
+            let histogram = meter.f64_histogram(measure.name()).with_unit("s");
+            histogram.with_boundaries(BUCKETS_LONG.to_vec()).build()
+        });
+        Self { engine, meter: meter.clone(), models: Mutex::default() }
+    }
+
+    fn instrument(&self, metric: &'static ModelMetric) -> Instrument {
+        let build = || match metric.buckets {
+            None => Instrument::Counter(
+                self.meter.f64_counter(metric.name).with_unit(metric.unit).build(),
+            ),
+            Some(buckets) => {
+                let histogram = self.meter.f64_histogram(metric.name).with_unit(metric.unit);
+                Instrument::Histogram(histogram.with_boundaries(buckets.to_vec()).build())
+            }
+        };
+        self.models.lock().entry(metric.name).or_insert_with(build).clone()
+    }
+}
 
 impl Recorder for Times {
     fn record(&self, measure: Measure, of: &str, took: Duration) {
         let label = measure.label().map(|label| KeyValue::new(label, of.to_owned()));
-        self.0[measure as usize].record(took.as_secs_f64(), label.as_slice());
+        self.engine[measure as usize].record(took.as_secs_f64(), label.as_slice());
+    }
+
+    fn record_for_model(
+        &self,
+        metric: &'static ModelMetric,
+        value: f64,
+        attributes: &[(&'static str, &str)],
+    ) {
+        let labels: Vec<KeyValue> = attributes
+            .iter()
+            .map(|(name, value)| KeyValue::new(*name, (*value).to_owned()))
+            .collect();
+        match self.instrument(metric) {
+            Instrument::Counter(counter) => counter.add(value, &labels),
+            Instrument::Histogram(histogram) => histogram.record(value, &labels),
+        }
     }
 }
 
@@ -144,10 +194,7 @@ impl Metrics {
             .u64_observable_gauge("windlass.store.writable")
             .with_callback(move |observer| observer.observe(status.is_writable().into(), &[]));
         let _ = writable.build();
-        engine.metrics().set_recorder(Times(Measure::ALL.map(|measure| {
-            let histogram = meter.f64_histogram(measure.name()).with_unit("s");
-            histogram.with_boundaries(BUCKETS_LONG.to_vec()).build()
-        })));
+        engine.metrics().set_recorder(Times::new(&meter));
         Ok(Self {
             engine: engine.clone(),
             registry,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::TracerProvider;
+use opentelemetry::{Array, StringValue, Value};
 use opentelemetry_otlp::{MetricExporter, SpanExporter};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::PeriodicReader;
@@ -22,8 +23,12 @@ use tracing_subscriber::{EnvFilter, Layer};
 use windlass::{Error, ErrorCode, ErrorKind};
 use windlass_engine::telemetry::Propagator;
 pub(crate) use windlass_engine::telemetry::continue_from;
+pub use windlass_engine::telemetry::set_content;
 
 const TRACEPARENT: &str = "traceparent";
+
+/// The variable of the GenAI conventions that asks for content in spans.
+const CONTENT: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
 
 /// Silences routine messages of dependencies: migrations without changes, exporters that start.
 const QUIET: &str =
@@ -48,6 +53,9 @@ impl Telemetry {
 /// traces over OTLP (HTTP) if `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`
 /// is set. The filter applies only to logs. `OTEL_SDK_DISABLED=true` or `OTEL_TRACES_EXPORTER=none`
 /// disables the export; the service name, headers and timeouts come from their standard variables.
+///
+/// Spans contain no prompts, answers, or inputs and results of tools, unless
+/// `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`, `SPAN_ONLY` or `SPAN_AND_EVENT`.
 pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
     let filter = match EnvFilter::try_from_default_env() {
         Ok(filter) => filter,
@@ -66,6 +74,7 @@ pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
         tracing_opentelemetry::layer().with_tracer(provider.tracer("windlass")).with_filter(ours)
     });
     if traces.is_some() {
+        windlass_engine::telemetry::set_content(wants_content()?);
         connect_traces();
     }
     let set = tracing_subscriber::registry().with(lines).with(spans).try_init();
@@ -113,6 +122,11 @@ impl Propagator for W3c {
         let mut carrier = HashMap::new();
         self.0.inject_context(&span.context(), &mut carrier);
         carrier.remove(TRACEPARENT)
+    }
+
+    fn set_list(&self, span: &Span, name: &'static str, values: &[&str]) {
+        let values = values.iter().map(|value| StringValue::from((*value).to_owned()));
+        span.set_attribute(name, Value::Array(Array::String(values.collect())));
     }
 }
 
@@ -168,6 +182,17 @@ fn is_enabled(signal: &str) -> bool {
     endpoint
         && !equals("OTEL_SDK_DISABLED", "true")
         && !equals(&format!("OTEL_{signal}_EXPORTER"), "none")
+}
+
+// Content is private, so a value that is not known is an error and not a guess.
+fn wants_content() -> Result<bool, Error> {
+    let value = std::env::var(CONTENT).unwrap_or_default();
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "span_only" | "span_and_event" => Ok(true),
+        // Windlass sends no events, so there is nowhere to put their content.
+        "" | "false" | "no_content" | "event_only" => Ok(false),
+        _ => Err(invalid_config(format!("{CONTENT} is {value:?}; use \"true\" or \"false\""))),
+    }
 }
 
 fn is_set(name: &str) -> bool {

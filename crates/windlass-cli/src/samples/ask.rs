@@ -3,16 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use windlass::Engine;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use windlass::agents::{
-    Agent, AnthropicClient, CallResult, ClientOptions, Continuation, LimitedProvider, LlmRequest,
-    OpenaiClient, Workflow,
+    Agent, AgentLoop, AnthropicClient, CallResult, ClientOptions, Continuation, LimitedProvider,
+    OpenaiClient, Provider, Tool, ToolContext, ToolOutput, Workflow,
 };
+use windlass::{AnyError, Engine};
 use windlass_testkit::scripted_llm::{Script, ScriptedLlm};
 
 use crate::exit::Failure;
 
 const ANSWER_TOKENS_MAX: u32 = 1_024;
+/// The loop, and its conversation.
+const LOOP: &str = "chat";
 
 /// The provider that the sample calls.
 pub(crate) enum Llm {
@@ -61,49 +65,62 @@ fn start(file: Option<&Path>) -> Result<ScriptedLlm, Failure> {
         .map_err(|error| Failure::error(format!("failed to start the scripted provider: {error}")))
 }
 
-/// Registers the agent `ask`: `{"question": "…"}` in, the text of the answer out.
+/// Registers the agent `ask`: `{"question": "…"}` in, the text of the answer out. The model has a tool that adds.
 pub(crate) fn register(engine: &Engine, llm: &Llm) -> Result<(), windlass::Error> {
-    let agent = Agent::new("ask", "ask").function("answered", answered).output("answer");
-    let agent = match llm {
+    let anthropic = || {
+        AgentLoop::new(LOOP, "anthropic", "claude-haiku-4-5").param("max_tokens", ANSWER_TOKENS_MAX)
+    };
+    let (chat, provider): (AgentLoop, Arc<dyn Provider>) = match llm {
         Llm::Scripted(scripted) => {
             let options = ClientOptions::new("scripted").base_url(scripted.url());
-            let client = AnthropicClient::new(options)?;
-            agent.function("ask", ask_anthropic).provider(Arc::new(client))
+            (anthropic(), Arc::new(AnthropicClient::new(options)?))
         }
         Llm::Anthropic(client) => {
-            let limited = LimitedProvider::new(engine, client.clone(), client.key());
-            agent.function("ask", ask_anthropic).provider(Arc::new(limited))
+            (anthropic(), Arc::new(LimitedProvider::new(engine, client.clone(), client.key())))
         }
         Llm::Openai(client) => {
+            let chat = AgentLoop::new(LOOP, "openai", "gpt-5-mini");
             let limited = LimitedProvider::new(engine, client.clone(), client.key());
-            agent.function("ask", ask_openai).provider(Arc::new(limited))
+            (chat.param("max_output_tokens", ANSWER_TOKENS_MAX), Arc::new(limited))
         }
     };
+    let agent = Agent::new("ask", "ask")
+        .function("ask", ask)
+        .agent_loop(chat.input("question").output("answer"))
+        .tool(Add)
+        .provider(provider)
+        .output("answer");
     engine.agent(agent)?;
     Ok(())
 }
 
-async fn ask_anthropic(workflow: &mut Workflow, next: Continuation) -> CallResult {
-    let request = LlmRequest::new("anthropic", "claude-haiku-4-5");
-    ask(workflow, next, request.param("max_tokens", ANSWER_TOKENS_MAX))
+async fn ask(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    if workflow.value("question").is_none() {
+        workflow.set("question", "What is a windlass?")?;
+    }
+    Ok(next.call(LOOP))
 }
 
-async fn ask_openai(workflow: &mut Workflow, next: Continuation) -> CallResult {
-    let request = LlmRequest::new("openai", "gpt-5-mini");
-    ask(workflow, next, request.param("max_output_tokens", ANSWER_TOKENS_MAX))
+struct Add;
+
+#[derive(Deserialize, JsonSchema)]
+struct Numbers {
+    a: f64,
+    b: f64,
 }
 
-fn ask(workflow: &mut Workflow, next: Continuation, request: LlmRequest) -> CallResult {
-    let question: String = match workflow.value("question") {
-        Some(_) => workflow.get("question")?,
-        None => "What is a windlass?".to_owned(),
-    };
-    workflow.transcript("chat").push_user(&question)?;
-    Ok(next.llm(request.transcript("chat"), "response", "answered"))
-}
+impl Tool for Add {
+    type Input = Numbers;
 
-async fn answered(workflow: &mut Workflow, next: Continuation) -> CallResult {
-    let text = workflow.response("response")?.text()?;
-    workflow.set("answer", &text)?;
-    Ok(next.halt())
+    fn name(&self) -> &str {
+        "add"
+    }
+
+    fn description(&self) -> &str {
+        "Adds two numbers."
+    }
+
+    async fn call(&self, _: ToolContext, input: Numbers) -> Result<ToolOutput, AnyError> {
+        Ok(ToolOutput::new(input.a + input.b))
+    }
 }

@@ -4,12 +4,14 @@
 
 mod admin;
 mod agents;
+mod collector;
 mod contracts;
 mod dev;
 mod documents;
 mod errors;
 mod events;
 mod fake_server;
+mod genai;
 mod generations;
 mod help;
 mod inbox;

@@ -1,130 +1,9 @@
 //! Export of traces and metrics to an OTLP collector.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::AnyValue;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::resource::v1::Resource;
-use prost::Message as _;
-
+use crate::collector::{Collector, Received, Span};
 use crate::support::{Server, http_client, postgres, sqlite_in, wait_until, windlass};
-
-/// A received span.
-#[derive(Clone, Debug)]
-struct Span {
-    service: String,
-    name: String,
-    trace: String,
-    id: String,
-    parent: String,
-    attributes: BTreeMap<String, String>,
-}
-
-#[derive(Default)]
-struct Received {
-    spans: Vec<Span>,
-    metrics: BTreeSet<String>,
-    services: BTreeSet<String>,
-    refused: Vec<String>,
-    headers: BTreeSet<String>,
-}
-
-impl Received {
-    fn spans_named(&self, name: &str) -> impl Iterator<Item = &Span> {
-        self.spans.iter().filter(move |span| span.name == name)
-    }
-}
-
-/// A collector that accepts only valid OTLP requests.
-struct Collector {
-    address: SocketAddr,
-    received: Arc<Mutex<Received>>,
-    runtime: tokio::runtime::Runtime,
-}
-
-impl Collector {
-    fn start() -> Self {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let received = Arc::new(Mutex::new(Received::default()));
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = Router::new().fallback(take).with_state(Arc::clone(&received));
-        runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { address, received, runtime }
-    }
-}
-
-async fn take(
-    State(received): State<Arc<Mutex<Received>>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> StatusCode {
-    let mut received = received.lock().unwrap();
-    received.headers.extend(
-        headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))),
-    );
-    match uri.path() {
-        "/v1/traces" => match ExportTraceServiceRequest::decode(body) {
-            Ok(sent) => traces(&mut received, sent),
-            Err(error) => received.refused.push(error.to_string()),
-        },
-        "/v1/metrics" => match ExportMetricsServiceRequest::decode(body) {
-            Ok(sent) => metrics(&mut received, sent),
-            Err(error) => received.refused.push(error.to_string()),
-        },
-        other => received.refused.push(format!("unexpected path {other}")),
-    }
-    StatusCode::OK
-}
-
-fn traces(received: &mut Received, sent: ExportTraceServiceRequest) {
-    for of_service in sent.resource_spans {
-        received.services.extend(of_service.resource.iter().filter_map(service));
-        for span in of_service.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-            let attributes = span.attributes.into_iter();
-            let shown = |value: Option<AnyValue>| match value.and_then(|value| value.value) {
-                Some(Value::StringValue(text)) => text,
-                Some(Value::IntValue(number)) => number.to_string(),
-                other => format!("{other:?}"),
-            };
-            received.spans.push(Span {
-                service: of_service.resource.as_ref().and_then(service).unwrap_or_default(),
-                name: span.name,
-                trace: hex(&span.trace_id),
-                id: hex(&span.span_id),
-                parent: hex(&span.parent_span_id),
-                attributes: attributes.map(|each| (each.key, shown(each.value))).collect(),
-            });
-        }
-    }
-}
-
-fn metrics(received: &mut Received, sent: ExportMetricsServiceRequest) {
-    for of_service in sent.resource_metrics {
-        received.services.extend(of_service.resource.iter().filter_map(service));
-        let scopes = of_service.scope_metrics.into_iter();
-        received.metrics.extend(scopes.flat_map(|scope| scope.metrics).map(|metric| metric.name));
-    }
-}
-
-fn service(resource: &Resource) -> Option<String> {
-    let name = resource.attributes.iter().find(|attribute| attribute.key == "service.name")?;
-    match name.value.clone()?.value? {
-        Value::StringValue(name) => Some(name),
-        _ => None,
-    }
-}
 
 #[test]
 fn traces_and_metrics_are_exported() {
@@ -255,10 +134,6 @@ fn one_trace_spans_two_processes() {
     let replayed = one("worker", "durable.workflow.replay", &[(TYPE, "parcel")]);
     turn_of(&replayed.parent);
     assert!(received.spans_named("durable.task.claim").any(|claim| claim.service == "worker"));
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -116,9 +116,7 @@ impl Accounts<'_> {
                 }
             }
             Ending::Used { usage, model } => {
-                let answered = model.as_deref().and_then(|model| prices.of(model));
-                let price = answered.or_else(|| prices.of(&self.model));
-                let cost = price.map(|price| price.cost(usage, self.lane));
+                let cost = prices.cost_of_call(&self.model, model.as_deref(), usage, self.lane);
                 let used = Amount::used(cost, usage);
                 self.change(|account, run| account.settle(run, used, version));
                 if let Some(spend) = &mut self.spend {

@@ -15,6 +15,7 @@ use super::budget::Budget;
 use super::env::invalid;
 use super::lane::Lane;
 use super::provider::WireFormat;
+use super::workflow::{Step, Workflow};
 
 /// How many calls of the model a loop makes at most by default.
 pub const LOOP_TURNS_MAX: u32 = 50;
@@ -314,6 +315,19 @@ impl Agent {
         functions::register(&mut self.trampoline, &registered);
         self.loops.push(registered);
         self
+    }
+
+    /// The name of the agent that is in charge of a workflow: the loop to which the current or the next function
+    /// belongs, else this agent.
+    pub(crate) fn in_charge(&self, workflow: &Workflow) -> &str {
+        let function = match (&workflow.step, workflow.stack.last()) {
+            (Step::Call { function, .. } | Step::ForkJoin { join: function, .. }, _)
+            | (_, Some(Step::Call { function, .. })) => function,
+            _ => return &self.name,
+        };
+        let names = self.loops.iter().map(|registered| registered.spec.name.as_str());
+        let mut names = names.filter(|name| functions::belongs(function, name));
+        names.next().unwrap_or(&self.name)
     }
 
     /// Gives the loops the tools and the format of their providers.

@@ -223,13 +223,12 @@ pub async fn root_spend(
                     let usage: Usage =
                         serde_json::from_value(payload["usage"].clone()).unwrap_or_default();
                     let requested = asked.remove(&call).unwrap_or_default();
-                    let answered = payload["model"].as_str().and_then(|model| prices.of(model));
-                    let price = answered.or_else(|| prices.of(&requested));
+                    let answered = payload["model"].as_str();
                     let lane = match payload["lane"].as_str() {
                         Some("batch") => PriceLane::Batch,
                         _ => PriceLane::Live,
                     };
-                    sum.add(&usage, price.map(|price| price.cost(&usage, lane)));
+                    sum.add(&usage, prices.cost_of_call(&requested, answered, &usage, lane));
                 }
                 _ if payload["possibly_paid"] == true => sum.uncertain_calls += 1,
                 _ => {}

@@ -8,7 +8,7 @@ use serde_json::json;
 use tracing::Instrument as _;
 use windlass_engine::{EnqueuedReason, Turn, TurnError};
 use windlass_kernel::{
-    Body, Decision, Draft, Error, Sha256Digest, Step as StepRow, StepKey, StepStatus, Wake,
+    Body, Decision, Draft, Error, Run, Sha256Digest, Step as StepRow, StepKey, StepStatus, Wake,
 };
 
 use super::accounts::{Ending, Stop};
@@ -22,7 +22,7 @@ use super::provider::{
 };
 use super::request::LlmRequest;
 use super::state::response_row;
-use super::telemetry;
+use super::telemetry::{self, Caller};
 use super::transcript::Piece;
 use super::workflow::{ResponseAt, ResponseValue, Step};
 use crate::kit;
@@ -64,6 +64,12 @@ fn request_of(live: &Live) -> Option<(&LlmRequest, &str)> {
 }
 
 impl AgentProgram {
+    /// The current call, for its span.
+    pub(super) fn caller<'a>(&'a self, run: &'a Run) -> Caller<'a> {
+        let agent = self.agent.in_charge(&self.live().workflow);
+        Caller { run, agent, prices: self.agent.prices() }
+    }
+
     fn provider(&self, live: &Live) -> Result<Arc<dyn Provider>, Error> {
         let (request, _) = request_of(live).ok_or_else(|| Error::corrupt("no call is open"))?;
         self.agent.provider_named(&request.provider)
@@ -186,13 +192,15 @@ impl AgentProgram {
         let begin = || streams.begin(turn.run.run_key, row.step_key.as_str(), sent.attempt);
         let streaming = sent.stream.then(begin);
         let sink = streaming.as_ref().map_or(&NoSink as &dyn TokenSink, |it| it);
-        let span = telemetry::chat(&turn.run, &self.agent.name, &*provider, &sent);
-        let call = call_once(&*provider, &sent, &*env, timeout, sink).instrument(span.clone());
+        let chat = telemetry::Chat::begin(self.caller(&turn.run), &*provider, &sent, &*env, sink);
+        let call = call_once(&*provider, &sent, &*env, timeout, &chat).instrument(chat.span());
         let called = drive(turn, call).await;
-        if let Ok(Driven::Done(called)) = &called {
-            telemetry::ended(&span, called);
+        match &called {
+            Ok(Driven::Done(called)) => chat.ended(turn.metrics(), self.agent.prices(), called),
+            Ok(Driven::Cancelled) | Err(_) => chat.abandoned(),
         }
-        drop((streaming, span));
+        drop(chat);
+        drop(streaming);
         match called? {
             Driven::Cancelled => {
                 self.live_mut().interrupted = true;
@@ -257,6 +265,8 @@ impl AgentProgram {
     ) -> Result<Flow, TurnError> {
         let (usage, model) = (response.usage.clone(), response.model.clone());
         let ending = Ending::Used { usage, model };
+        let asked = request_of(self.live()).map(|(request, _)| request.model.clone());
+        let (asked, lane) = (asked.unwrap_or_default(), self.price_lane());
         let recorded = self.commit_accounted(turn, |this, turn, draft, accounts| {
             let (mut live, mut row) = (this.live().clone(), row.clone());
             accounts.end(&ending, Amount::default);
@@ -264,7 +274,10 @@ impl AgentProgram {
                 this.record_response(turn, draft, &mut live, provider, &mut row, &response)?;
             Ok((live, flow))
         });
-        match recorded.await? {
+        let recorded = recorded.await?;
+        let prices = self.agent.prices();
+        telemetry::used(turn.metrics(), &**provider, &asked, &response, lane, prices);
+        match recorded {
             Ok((live, flow)) => {
                 self.live = Some(live);
                 Ok(flow)

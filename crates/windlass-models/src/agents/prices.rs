@@ -43,6 +43,11 @@ impl UsdNanos {
     pub const fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
+
+    /// The same in dollars, for display: it is rounded.
+    pub fn as_usd(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
 }
 
 /// Dollars with six digits after the point, rounded up: `$0.000123`.
@@ -153,6 +158,18 @@ impl PriceTable {
     /// The cost of a call, or none if the model has no price.
     pub fn cost(&self, model: &str, usage: &Usage, lane: PriceLane) -> Option<UsdNanos> {
         Some(self.of(model)?.cost(usage, lane))
+    }
+
+    /// The cost of a call by the model that answered, or else by the one that was asked for.
+    pub(crate) fn cost_of_call(
+        &self,
+        asked: &str,
+        answered: Option<&str>,
+        usage: &Usage,
+        lane: PriceLane,
+    ) -> Option<UsdNanos> {
+        let price = answered.and_then(|model| self.of(model)).or_else(|| self.of(asked))?;
+        Some(price.cost(usage, lane))
     }
 }
 

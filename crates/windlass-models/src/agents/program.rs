@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use serde_json::{Value, json};
+use tracing::Instrument as _;
 use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
@@ -20,6 +21,7 @@ use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
 use super::stream::Streams;
+use super::telemetry::Invocations;
 use super::trampoline::{WorkflowError, WorkflowStepOutcome};
 use super::workflow::{Step, Workflow};
 use crate::any_error::AnyError;
@@ -134,6 +136,7 @@ impl AgentProgram {
         if let Some(error) = self.load(turn).await? {
             return self.refuse_input(turn, error).await.map(|_| ());
         }
+        let mut invoked = Invocations::default();
         loop {
             if self.apply_control(turn).await? {
                 return Ok(());
@@ -141,17 +144,22 @@ impl AgentProgram {
             if turn.is_draining() || !turn.take_step() {
                 return self.park_unsent(turn).await;
             }
-            let flow = match &self.live().workflow.step {
-                Step::Halt { .. } => self.halt_again(turn).await?,
-                Step::Call { .. } => self.local_call(turn).await?,
-                Step::Llm { .. } => self.llm(turn).await?,
-                Step::Tools { .. } => self.tools(turn).await?,
-                Step::Human { .. } => self.human(turn).await?,
-                Step::ForkJoin { .. } => self.fork(turn).await?,
-            };
-            if flow == Flow::Over {
+            let span = invoked.of(&turn.run, self.agent.in_charge(&self.live().workflow));
+            if self.step(turn).instrument(span).await? == Flow::Over {
+                invoked.ended(&turn.run);
                 return Ok(());
             }
+        }
+    }
+
+    async fn step(&mut self, turn: &mut Turn) -> Result<Flow, TurnError> {
+        match &self.live().workflow.step {
+            Step::Halt { .. } => self.halt_again(turn).await,
+            Step::Call { .. } => self.local_call(turn).await,
+            Step::Llm { .. } => self.llm(turn).await,
+            Step::Tools { .. } => self.tools(turn).await,
+            Step::Human { .. } => self.human(turn).await,
+            Step::ForkJoin { .. } => self.fork(turn).await,
         }
     }
 

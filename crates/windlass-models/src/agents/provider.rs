@@ -29,6 +29,11 @@ pub trait Provider: Send + Sync + 'static {
         EventFamily::Llm
     }
 
+    /// The host that it calls, for traces and metrics. Default: none.
+    fn server_address(&self) -> Option<&str> {
+        None
+    }
+
     /// Its batches, if calls can go into some. Default: none.
     fn batches(&self) -> Option<&dyn BatchProvider> {
         None

@@ -19,6 +19,7 @@ use windlass_kernel::{BoxFuture, Sha256Digest};
 
 use super::provider::WireFormat;
 use super::request::{ToolResult, ToolUse};
+use super::telemetry;
 use crate::any_error::AnyError;
 
 /// How long a tool runs by default.
@@ -207,14 +208,24 @@ impl ToolSet {
         context: ToolContext,
         tool_use: &ToolUse,
     ) -> Result<CallEnd, AnyError> {
+        let span = telemetry::tool(&context, &tool_use.name, &tool_use.input);
+        let called = self.call_once(env, context, tool_use).instrument(span.clone()).await;
+        telemetry::tool_ended(&span, &called);
+        called
+    }
+
+    async fn call_once(
+        &self,
+        env: &dyn Env,
+        context: ToolContext,
+        tool_use: &ToolUse,
+    ) -> Result<CallEnd, AnyError> {
         let Some(tool) = self.0.get(&tool_use.name) else {
             let text = format!("there is no tool named {:?}", tool_use.name);
             return Ok(CallEnd::Output(ToolOutput::error(text)));
         };
         let timeout = tool.timeout();
-        let span = super::telemetry::tool(&context, &tool_use.name);
-        let call = AssertUnwindSafe(tool.call(context, tool_use.input.clone()));
-        let call = call.catch_unwind().instrument(span);
+        let call = AssertUnwindSafe(tool.call(context, tool_use.input.clone())).catch_unwind();
         match select(Box::pin(call), env.sleep(timeout)).await {
             Either::Left((Ok(called), _)) => called.map(CallEnd::Output),
             Either::Left((Err(panic), _)) => {

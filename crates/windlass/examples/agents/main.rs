@@ -1,5 +1,6 @@
 //! Agents: a chat session, parallel tools, an approval, a router, an orchestrator with workers, and a loop of
-//! a writer and an evaluator. Without a key they run against a scripted provider on loopback.
+//! a writer and an evaluator, a nightly batch, a research tree with a budget, racing agents, and an agent inside a
+//! workflow of steps. Without a key they run against a scripted provider on loopback.
 //!
 //!     cargo run -p windlass --features agents --example agents [name]
 
@@ -8,23 +9,41 @@
 mod approval;
 mod chat;
 mod evaluator;
+mod nightly;
 mod orchestrator;
 mod people;
 mod provider;
+mod race;
+mod research;
 mod router;
 mod tools;
+mod triage;
 
 use std::sync::Arc;
 
 use windlass::{Engine, Result};
 
-const NAMES: [&str; 6] = ["chat", "tools", "approval", "router", "orchestrator", "evaluator"];
+const NAMES: [&str; 10] = [
+    "chat",
+    "tools",
+    "approval",
+    "router",
+    "orchestrator",
+    "evaluator",
+    "nightly",
+    "research",
+    "race",
+    "triage",
+];
+/// How many documents the nightly batch has, with the script and with a provider that wants money.
+const DOCUMENTS: (usize, usize) = (1_000, 3);
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let engine = Engine::open("memory:").await?;
-    let (provider, _server) = provider::start()?;
+    let (provider, server) = provider::start()?;
+    let documents = if server.is_some() { DOCUMENTS.0 } else { DOCUMENTS.1 };
     for name in NAMES.iter().filter(|name| asked.is_empty() || asked.iter().any(|a| a == *name)) {
         let provider = Arc::clone(&provider);
         let (_, said) = match *name {
@@ -33,7 +52,11 @@ async fn main() -> Result<()> {
             "approval" => approval::run(&engine, provider, "the late parcel").await?,
             "router" => router::run(&engine, provider, "I paid twice").await?,
             "orchestrator" => orchestrator::run(&engine, provider, "the sea").await?,
-            _ => evaluator::run(&engine, provider, "a haiku").await?,
+            "evaluator" => evaluator::run(&engine, provider, "a haiku").await?,
+            "nightly" => nightly::run(&engine, provider, "the day", documents).await?,
+            "research" => research::run(&engine, provider, "the sea").await?,
+            "race" => race::run(&engine, provider, "a windlass").await?,
+            _ => triage::run(&engine, provider, "my invoice").await?,
         };
         println!("{name}: {said}");
     }

@@ -33,6 +33,12 @@ pub(crate) fn script() -> Script {
         .rule(Rule::when(When::last("Name topics")).text("tides\nwinds\nsalt"))
         .rule(Rule::when(When { turn: Some(0), ..When::last("Is this good") }).text("no: shorter"))
         .rule(Rule::when(When::last("Is this good")).text("yes"))
+        .rule(
+            Rule::when(When { turn: Some(0), ..When::last("Find out about") })
+                .tool("researcher", json!({ "prompt": "When is high tide?" }))
+                .tool("researcher", json!({ "prompt": "How salty is it?" })),
+        )
+        .rule(Rule::when(When::last("Take your time")).text("slowly").delay_ms(600_000))
         .rule(Rule::any().text("You said: {{input}}"))
 }
 

@@ -216,6 +216,10 @@ impl Provider for AnthropicClient {
         EventFamily::Anthropic
     }
 
+    fn server_address(&self) -> Option<&str> {
+        self.http.address()
+    }
+
     fn batches(&self) -> Option<&dyn BatchProvider> {
         Some(self)
     }

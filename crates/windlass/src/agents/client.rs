@@ -203,6 +203,11 @@ impl Http {
         Ok(Self { name, key: options.key, timeout: options.timeout, bytes_max, client, base })
     }
 
+    /// The host, without the port.
+    pub(super) fn address(&self) -> Option<&str> {
+        self.base.host_str()
+    }
+
     /// Sends a request and waits for the head of the answer.
     pub(super) async fn send(
         &self,

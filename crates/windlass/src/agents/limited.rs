@@ -221,6 +221,10 @@ impl Provider for LimitedProvider {
         self.provider.event_family()
     }
 
+    fn server_address(&self) -> Option<&str> {
+        self.provider.server_address()
+    }
+
     fn batches(&self) -> Option<&dyn BatchProvider> {
         self.provider.batches()
     }

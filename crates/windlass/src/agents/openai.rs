@@ -355,6 +355,10 @@ impl Provider for OpenaiClient {
         EventFamily::Openai
     }
 
+    fn server_address(&self) -> Option<&str> {
+        self.http.address()
+    }
+
     fn batches(&self) -> Option<&dyn BatchProvider> {
         Some(self)
     }

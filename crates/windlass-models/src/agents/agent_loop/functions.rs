@@ -20,20 +20,28 @@ const COMPACTIONS_MAX: u32 = 4;
 
 type Body = fn(&Registered, &mut Workflow, Continuation) -> CallResult;
 
+const FUNCTIONS: [(&str, Body); 9] = [
+    ("", begin),
+    (".ask", ask),
+    (".read", read),
+    (".agents", agents),
+    (".tools", tools),
+    (".branch", branch),
+    (".branch_end", branch_end),
+    (".overflow", overflow),
+    (".compacted", compacted),
+];
+
+/// Whether a function belongs to the loop with this name.
+pub(super) fn belongs(function: &str, name: &str) -> bool {
+    function
+        .strip_prefix(name)
+        .is_some_and(|found| FUNCTIONS.iter().any(|(suffix, _)| found == *suffix))
+}
+
 /// Registers the functions of a loop.
 pub(super) fn register(trampoline: &mut Trampoline, registered: &Arc<Registered>) {
-    let functions: [(&str, Body); 9] = [
-        ("", begin),
-        (".ask", ask),
-        (".read", read),
-        (".agents", agents),
-        (".tools", tools),
-        (".branch", branch),
-        (".branch_end", branch_end),
-        (".overflow", overflow),
-        (".compacted", compacted),
-    ];
-    for (suffix, body) in functions {
+    for (suffix, body) in FUNCTIONS {
         let registered = Arc::clone(registered);
         let name = format!("{}{suffix}", registered.spec.name);
         trampoline.register_boxed(name, 1, move |workflow, next| -> BoxFuture<'_, CallResult> {

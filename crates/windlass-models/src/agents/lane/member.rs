@@ -201,11 +201,7 @@ impl AgentProgram {
             }
             What::Succeeded(answer) => {
                 let response = response(*answer);
-                if let Some(request) = request_of(&self.live().workflow) {
-                    let (model, batch) = (&request.model, told.provider_batch.as_deref());
-                    let agent = &self.agent.name;
-                    telemetry::batched(&turn.run, agent, &**provider, model, batch, &response);
-                }
+                self.trace_batched(turn, provider, told.provider_batch.as_deref(), &response);
                 self.answered = Some(message);
                 let settled = self.llm_completed(turn, provider, row, response).await;
                 self.answered = None;
@@ -219,6 +215,21 @@ impl AgentProgram {
                 settled
             }
         }
+    }
+
+    // The call has no span of its own: it lasted from one turn to another one.
+    fn trace_batched(
+        &self,
+        turn: &Turn,
+        provider: &Arc<dyn Provider>,
+        batch: Option<&str>,
+        response: &ProviderResponse,
+    ) {
+        let workflow = &self.live().workflow;
+        let Some(request) = request_of(workflow) else { return };
+        let body = || crate::agents::live::build(workflow, request, provider.wire_format());
+        let caller = self.caller(&turn.run);
+        telemetry::batched(caller, &**provider, &request.model, batch, body, response);
     }
 
     async fn submitted(

@@ -16,6 +16,7 @@ use super::state::{Answer, InFlight, Join, MESSAGE, Phase, Told, What};
 use super::view::{self, BATCHES, BatchInfo};
 use crate::agents::batch::{BatchEnd, BatchLine, BatchView};
 use crate::agents::provider::{ProviderError, ProviderErrorKind as Kind, ProviderResponse};
+use crate::agents::telemetry;
 
 /// How many messages, and how many bytes of answers, one commit sends.
 const MESSAGES_MAX: usize = 200;
@@ -440,6 +441,9 @@ impl LaneProgram {
         let status = if status == StepStatus::Completed { "ended" } else { "failed" };
         self.record(turn, &mut draft, &batch, view.as_ref(), status).await?;
         turn.commit(draft).await?;
+        let (provider, model) = (&*self.served.provider, self.input.model.as_deref());
+        let took = turn.now().since(batch.oldest);
+        telemetry::batch_ended(turn.metrics(), provider, model, status, took, batch.members);
         let prefix = format!("members:{}:", batch.number);
         let key = super::filling::batch_key(batch.number);
         self.rows.retain(|row| row.step_key != key && !row.step_key.as_str().starts_with(&prefix));
