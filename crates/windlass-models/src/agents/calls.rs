@@ -56,11 +56,18 @@ impl AgentProgram {
         }
         let ids = uses.iter().enumerate();
         let ids = ids.map(|(index, u)| tool::context(&run, batch, index, u).call_id.to_string());
-        let payload = json!({
+        let mut payload = json!({
             "continuation_id": format!("tools:{batch}"), "output_key": output_key,
             "tools": uses.iter().map(|u| u.name.chars().take(64).collect()).collect::<Vec<String>>(),
             "tool_call_ids": ids.collect::<Vec<_>>(), "durable": rows.len(),
         });
+        // A generation that retries the run, and a snapshot of an older build, have none yet.
+        for (name, digest) in self.agent.tools.sources() {
+            live.progress.tool_sources.entry(name.clone()).or_insert(*digest);
+        }
+        if !live.progress.tool_sources.is_empty() {
+            payload["tool_sources"] = json!(live.progress.tool_sources);
+        }
         draft.steps(TOOL_STARTED, &payload, rows.clone(), stamp)?;
         live.rows = rows;
         Ok(Flow::Continue)
@@ -76,7 +83,11 @@ impl AgentProgram {
             false => BTreeMap::new(),
         };
         let began = turn.now();
-        match self.dispatch(turn, known).await? {
+        let dispatched = match self.agent.tools.check_sources(&self.live().progress.tool_sources) {
+            Ok(()) => self.dispatch(turn, known).await?,
+            Err(changed) => Some(Err(Failure::from(changed))),
+        };
+        match dispatched {
             None => Ok(Flow::Continue),
             Some(Ok(results)) => {
                 let micros = turn.now().since(began).as_micros() as u64;

@@ -179,7 +179,8 @@ impl AgentProgram {
                     first_workflow(&self.agent, &turn.run).map_err(TurnError::Blocked)?;
                 let budget = turn.run.input.read().and_then(|input| self.agent.budget_of(&input));
                 let budget = budget.map_err(TurnError::Blocked)?;
-                let progress = Progress::first(&turn.run, budget.as_ref());
+                let tools = &self.agent.tools;
+                let progress = Progress::first(&turn.run, budget.as_ref(), tools);
                 (workflow, progress, StoredValues::default())
             }
         };

@@ -14,6 +14,7 @@ mod agents_examples;
 mod agents_fixtures;
 mod agents_flaws;
 mod agents_forks;
+mod agents_mcp;
 mod api;
 mod carried;
 mod changes;
