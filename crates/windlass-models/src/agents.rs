@@ -33,6 +33,7 @@ mod state;
 mod stream;
 mod telemetry;
 mod tool;
+mod tool_source;
 mod trampoline;
 mod transcript;
 mod wire;
@@ -79,6 +80,7 @@ pub use stream::{CallParts, CallWatch, Part, STREAM_BYTES_MAX};
 pub use tool::{
     Probe, TOOL_TIMEOUT, Tool, ToolCallId, ToolContext, ToolOutput, ToolSet, dispatch_tool_uses,
 };
+pub use tool_source::{DynamicTool, ToolSource};
 pub use trampoline::{
     CallResult, Function, Trampoline, WorkflowError, WorkflowOutcome, WorkflowResult,
     WorkflowStepOutcome,

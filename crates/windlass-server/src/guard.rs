@@ -83,8 +83,8 @@ async fn handle(
     let prepared = tokio::time::timeout_at(until, prepare(app, entry, path, request)).await;
     let (mut request, _body_permit) = prepared.map_err(timed_out)??;
     let waiting = if waits { Some(app.admit_waiting()?) } else { None };
-    let is_probe = entry.is_some_and(|entry| entry.pace == Pace::Always);
-    let _permit = if waits || is_probe { None } else { Some(app.admit()?) };
+    let is_free = entry.is_some_and(|entry| matches!(entry.pace, Pace::Always | Pace::Relays));
+    let _permit = if waits || is_free { None } else { Some(app.admit()?) };
     let caller = request.extensions().get::<Arc<Caller>>();
     let _of_credential = match caller.filter(|_| waits) {
         Some(caller) => Some(app.waits_of.acquire(caller).map_err(|()| too_many_waits(app))?),
@@ -123,6 +123,7 @@ async fn prepare(
     let permit = if is_probe { None } else { Some(app.admit()?) };
     let request = match entry.map(|entry| entry.access) {
         Some(Access::Public) => request,
+        Some(Access::Credential) => authenticate(app, request, None).await?,
         Some(Access::Scope(scope)) => authenticate(app, request, Some(scope)).await?,
         Some(Access::Operator) => {
             let request = authenticate(app, request, Some(Scope::Admin)).await?;

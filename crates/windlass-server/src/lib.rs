@@ -26,6 +26,7 @@ mod guard;
 mod json;
 #[cfg(feature = "agents")]
 pub mod llm;
+mod mcp;
 mod metrics;
 mod options;
 mod paging;

@@ -26,6 +26,9 @@ pub struct Options {
     /// Whether to serve the dashboard at `/ui/`, with a redirect from `/`. Default `false`, because the
     /// program that mounts the router may have a route at `/`.
     pub dashboard: bool,
+    /// Whether to serve MCP at `/mcp` too, beside `mcp` below the base path. Default `false`, because the
+    /// program that mounts the router may have a route there.
+    pub mcp_at_root: bool,
     /// Whether to serve `POST /_runner/tick`. Default `false`.
     pub tick: bool,
     /// Whether to serve `/metrics` without authentication. Default `false`: it requires `admin`.
@@ -75,6 +78,7 @@ impl Default for Options {
             routes: Vec::new(),
             settings: Vec::new(),
             dashboard: false,
+            mcp_at_root: false,
             tick: false,
             metrics_open: false,
             body_bytes_max: 2 * MIB,

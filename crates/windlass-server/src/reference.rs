@@ -56,6 +56,7 @@ fn scopes(options: &Options) -> BTreeMap<(String, String), String> {
         let path = entry.path.strip_prefix(&options.base)?;
         let needs = match entry.access {
             Access::Public => "no credential".to_owned(),
+            Access::Credential => "a credential".to_owned(),
             Access::Scope(scope) => format!("the scope `{}`", scope.as_str()),
             Access::Operator => "the scope `admin` in the namespace of the server".to_owned(),
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use windlass::{Error, ErrorCode};
@@ -14,10 +14,11 @@ use crate::auth::{Guard, StoredKeys};
 use crate::docs::{self, Docs};
 use crate::error::ApiError;
 use crate::guard::guard;
+use crate::mcp;
 use crate::options::Options;
 use crate::routes::{MODEL_SETS, SETS};
 use crate::store_status::StoreStatus;
-use crate::table::{Entry, Routes};
+use crate::table::{Access, Entry, Routes};
 
 /// Creates the HTTP API of an engine, within a Tokio runtime. Merge it with the routes of a program:
 ///
@@ -72,11 +73,11 @@ fn build(engine: &Engine, options: Options) -> Result<(Router, App), Error> {
     let docs = Docs::new(&api);
     let app = App::new(engine.clone(), options, guarding, table, docs)?;
     let rest = format!("{base}/{{*rest}}");
-    let router = routes
-        .route(&rest, any(nowhere))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), guard))
-        .with_state(app.clone());
-    Ok((router, app))
+    let guard = axum::middleware::from_fn_with_state(app.clone(), guard);
+    let router = routes.route(&rest, any(nowhere)).layer(guard.clone()).with_state(app.clone());
+    // Its handler calls the routes above, so it comes after them and passes the guard itself.
+    let mcp = mcp::router(&app, &router).layer(guard);
+    Ok((router.merge(mcp), app))
 }
 
 /// Never called: the guard rejects unknown routes before.
@@ -93,5 +94,8 @@ fn all_routes(options: &Options, models: &[&ModelDescription]) -> Routes {
     let brought = MODEL_SETS.iter().filter(|(name, _)| brought.clone().any(|used| used == name));
     let routes = brought.fold(routes, |routes, (_, add)| add(routes, options));
     let brought = options.routes.iter().filter(|set| set.is_mounted(models));
-    brought.fold(routes, |routes, set| routes.add_set(set, options.body_bytes_max))
+    let routes = brought.fold(routes, |routes, set| routes.add_set(set, options.body_bytes_max));
+    mcp::paths(options)
+        .iter()
+        .fold(routes, |routes, path| routes.add_relay(Access::Credential, Method::POST, path))
 }

@@ -26,6 +26,8 @@ use crate::metrics::Labels;
 pub enum Access {
     /// No authentication.
     Public,
+    /// Any credential. The handler decides what the caller may do.
+    Credential,
     /// A credential with this scope.
     Scope(Scope),
     /// A credential with `admin` in the server's own namespace, because the route shows all
@@ -42,6 +44,8 @@ pub(crate) enum Pace {
     Waits,
     /// No limit on concurrent requests, so that probes work on a busy server.
     Always,
+    /// The handler calls other routes, to which the normal limits apply.
+    Relays,
 }
 
 /// A route in the table.
@@ -238,6 +242,12 @@ impl Routes {
         let (method, path) = (Method::GET, path.to_owned());
         self.router = self.router.route(&path, handler);
         self.entries.push(Entry::new(method, path, access, pace));
+        self
+    }
+
+    /// Adds an entry outside the OpenAPI document. The caller mounts its handler, which calls other routes.
+    pub(crate) fn add_relay(mut self, access: Access, method: Method, path: &str) -> Self {
+        self.entries.push(Entry::new(method, path.to_owned(), access, Pace::Relays));
         self
     }
 

@@ -43,6 +43,7 @@
 //! | `agents` | [`agents`]: programs that call language models, tools and people | |
 //! | `contracts` | [`contracts`]: documents with a lifecycle, approvals and compiled workflows | |
 //! | `machines` | [`machines`]: state machines with activities, timers and signals | |
+//! | `mcp` | [`agents::McpServer`]: tools of MCP servers for agents; includes `agents` | |
 //! | `relays` | [`relays`]: a payload that goes from step to step, with hooks | |
 //! | `webhooks` | signed webhooks, steps behind HTTP, safe outbound calls | |
 //! | `schemas` | JSON schemas for the answers to [`requests`] | |

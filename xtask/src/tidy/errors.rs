@@ -17,8 +17,16 @@ const TESTS: &[&str] = &["crates/windlass-bench/", "crates/windlass-testkit/"];
 /// Exceptions: files that users call in their own tests.
 const FOR_USERS: &[&str] = &["crates/windlass-testkit/src/replay.rs"];
 /// Prefixes of words in capitals that are environment variables instead of codes.
-const NOT_CODES: &[&str] =
-    &["ANTHROPIC_", "ENABLE_API_ARMOR", "WINDLASS_", "OPENAI_", "OTEL_", "CARGO_", "NO_COLOR"];
+const NOT_CODES: &[&str] = &[
+    "ANTHROPIC_",
+    "CARGO_",
+    "ENABLE_API_ARMOR",
+    "NO_COLOR",
+    "OPENAI_",
+    "OTEL_",
+    "OUT_DIR",
+    "WINDLASS_",
+];
 /// Calls whose argument is an error name that users see, such as `Timeout`.
 const NAMED: &[&str] = &["Failure::new(", "failure("];
 

@@ -18,6 +18,7 @@ use super::prices::PriceTable;
 use super::provider::{Provider, ProviderError};
 use super::request::{ForkBranch, LlmRequest};
 use super::tool::{Tool, ToolSet};
+use super::tool_source::ToolSource;
 use super::trampoline::{Function, Trampoline};
 use super::workflow::{Step, Workflow};
 
@@ -147,6 +148,28 @@ impl Agent {
     #[must_use]
     pub fn tool(mut self, tool: impl Tool) -> Self {
         self.tools.add(tool);
+        self
+    }
+
+    /// Adds the tools of a source outside the program, such as an MCP server. A name that the agent has already
+    /// is refused when the agent is registered.
+    ///
+    /// ```
+    /// # use windlass::agents::{Agent, DynamicTool, ToolOutput, ToolSource};
+    /// let echo = DynamicTool::new(
+    ///     "echo",
+    ///     "Repeats its input.",
+    ///     serde_json::json!({ "type": "object" }),
+    ///     |_, input| async { Ok(ToolOutput::new(input)) },
+    /// );
+    /// let agent = Agent::new("parrot", "repeat").tool_source(&ToolSource::new("forest", vec![echo]));
+    /// # drop(agent);
+    /// ```
+    #[must_use]
+    pub fn tool_source(mut self, source: &ToolSource) -> Self {
+        if let Err(error) = self.tools.add_source(source) {
+            self.refused.get_or_insert(error);
+        }
         self
     }
 

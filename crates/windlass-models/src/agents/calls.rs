@@ -58,11 +58,18 @@ impl AgentProgram {
         }
         let ids = uses.iter().enumerate();
         let ids = ids.map(|(index, u)| tool::context(&run, batch, index, u).call_id.to_string());
-        let payload = json!({
+        let mut payload = json!({
             "continuation_id": format!("tools:{batch}"), "output_key": output_key,
             "tools": uses.iter().map(|u| self.agent.tools.shown(&u.name)).collect::<Vec<_>>(),
             "tool_call_ids": ids.collect::<Vec<_>>(), "durable": rows.len(),
         });
+        // A generation that retries the run, and a snapshot of an older build, have none yet.
+        for (name, digest) in self.agent.tools.sources() {
+            live.progress.tool_sources.entry(name.clone()).or_insert(*digest);
+        }
+        if !live.progress.tool_sources.is_empty() {
+            payload["tool_sources"] = json!(live.progress.tool_sources);
+        }
         draft.steps(TOOL_STARTED, &payload, rows.clone(), stamp)?;
         live.rows = rows;
         Ok(Flow::Continue)
@@ -77,9 +84,15 @@ impl AgentProgram {
             true => self.receipts(turn, interrupted).await?,
             false => BTreeMap::new(),
         };
-        self.mark_started(turn).await?;
         let began = turn.now();
-        match self.dispatch(turn, known).await? {
+        let dispatched = match self.agent.tools.check_sources(&self.live().progress.tool_sources) {
+            Ok(()) => {
+                self.mark_started(turn).await?;
+                self.dispatch(turn, known).await?
+            }
+            Err(changed) => Some(Err(Failure::from(changed))),
+        };
+        match dispatched {
             None => {
                 self.live_mut().interrupted = true;
                 Ok(Flow::Continue)

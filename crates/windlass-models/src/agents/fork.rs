@@ -148,7 +148,8 @@ impl AgentProgram {
         forked.rename(&run.id);
         let mut budgets = live.progress.budgets.clone();
         budgets.extend(branch.budget.as_ref().map(|own| BudgetRef::new(run.run, &run.id, own)));
-        let progress = Progress { branch: true, budgets, ..Progress::default() };
+        let tool_sources = live.progress.tool_sources.clone();
+        let progress = Progress { branch: true, budgets, tool_sources, ..Progress::default() };
         let body = state::save(&forked, &progress, &live.stored)?;
         let new = NewRun {
             run_key: run.run,

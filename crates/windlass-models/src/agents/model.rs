@@ -68,9 +68,14 @@ impl Model for Agents {
         }
         let workflow = first_workflow(&self.agent, run.id.as_str(), run.input.read()?)?;
         let Step::Call { function, version } = &workflow.step else { return Ok(()) };
-        let payload = serde_json::json!({ "function": function, "version": version, "depth": 0 });
+        let mut payload =
+            serde_json::json!({ "function": function, "version": version, "depth": 0 });
+        if !self.agent.tools.sources().is_empty() {
+            payload["tool_sources"] = serde_json::json!(self.agent.tools.sources());
+        }
         let budget = self.agent.budget_of(&run.input.read()?)?;
-        let progress = Progress { begun: true, ..Progress::first(run, budget.as_ref()) };
+        let progress =
+            Progress { begun: true, ..Progress::first(run, budget.as_ref(), &self.agent.tools) };
         let body = state::save(&workflow, &progress, &StoredValues::default())?;
         let stamp = creating.stamp();
         creating.draft.event(CALL_STARTED, &payload, stamp)?;

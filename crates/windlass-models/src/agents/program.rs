@@ -201,7 +201,8 @@ impl AgentProgram {
                     }
                     Err(error) => return Err(TurnError::Blocked(error)),
                 };
-                let progress = Progress::first(&turn.run, budget.as_ref());
+                let tools = &self.agent.tools;
+                let progress = Progress::first(&turn.run, budget.as_ref(), tools);
                 (workflow, progress, StoredValues::default())
             }
         };

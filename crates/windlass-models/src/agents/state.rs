@@ -21,6 +21,7 @@ use super::env::{Env, VALUE_MEMBER, invalid};
 use super::fork::ForkState;
 use super::lane::BatchedCall;
 use super::provider::WireFormat;
+use super::tool::ToolSet;
 use super::transcript::{Piece, Transcript};
 use super::workflow::{ResponseAt, Snapshot, Step, Workflow};
 use crate::kit;
@@ -63,6 +64,9 @@ pub(crate) struct Progress {
     /// The batch lane that has the current call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batched: Option<BatchedCall>,
+    /// The digests of the sources of tools with which the run began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tool_sources: BTreeMap<String, Sha256Digest>,
     /// The call that begins now has been reserved.
     #[serde(skip)]
     pub(crate) admitted: bool,
@@ -70,9 +74,10 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// The progress of a run that begins.
-    pub(crate) fn first(run: &Run, budget: Option<&Budget>) -> Self {
+    pub(crate) fn first(run: &Run, budget: Option<&Budget>, tools: &ToolSet) -> Self {
         let budgets = budget.map(|own| BudgetRef::new(run.run_key, run.id.as_str(), own));
-        Self { budgets: budgets.into_iter().collect(), ..Self::default() }
+        let tool_sources = tools.sources().clone();
+        Self { budgets: budgets.into_iter().collect(), tool_sources, ..Self::default() }
     }
 }
 
@@ -481,5 +486,7 @@ pub(crate) fn retry_state(run: &Run) -> Result<Option<Body>, Error> {
     progress.begun = false;
     progress.receipts.extend(progress.retried.take());
     progress.retried = Some(run.run_key);
+    // A retry calls the tools that there are now.
+    progress.tool_sources.clear();
     Body::of(&State { workflow, progress }).map(Some)
 }

@@ -15,11 +15,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 use windlass_engine::{Env, panic_text};
-use windlass_kernel::{BoxFuture, Sha256Digest};
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, Sha256Digest};
 
 use super::provider::WireFormat;
 use super::request::{ToolResult, ToolUse};
 use super::telemetry;
+use super::tool_source::{DynamicTool, ToolSource};
 use crate::any_error::AnyError;
 
 /// How long a tool runs by default.
@@ -168,19 +169,73 @@ pub enum Probe {
 
 /// The tools of a program.
 #[derive(Clone, Default)]
-pub struct ToolSet(BTreeMap<String, Arc<dyn AnyTool>>);
+pub struct ToolSet {
+    tools: BTreeMap<String, Arc<dyn AnyTool>>,
+    sources: BTreeMap<String, Sha256Digest>,
+}
 
 impl fmt::Debug for ToolSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.tools.keys()).finish()
     }
 }
 
 impl ToolSet {
     /// Adds a tool. A second one with the same name replaces the first.
     pub fn add(&mut self, tool: impl Tool) -> &mut Self {
-        self.0.insert(tool.name().to_owned(), Arc::new(tool));
+        self.tools.insert(tool.name().to_owned(), Arc::new(tool));
         self
+    }
+
+    /// Adds the tools of a source.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`] if the set has a tool or a source with such a name already.
+    pub fn add_source(&mut self, source: &ToolSource) -> Result<&mut Self, Error> {
+        let taken = source.tools().iter().find(|tool| self.tools.contains_key(tool.name()));
+        let taken = match taken {
+            Some(tool) => Some(("tool", tool.name())),
+            None => self.sources.contains_key(source.name()).then_some(("source", source.name())),
+        };
+        if let Some((what, name)) = taken {
+            let message = format!(
+                "the source {:?} brings the {what} {name:?}, and there is one already; use a prefix",
+                source.name()
+            );
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
+        }
+        for tool in source.tools() {
+            self.tools.insert(tool.name.clone(), Arc::new(tool.clone()));
+        }
+        self.sources.insert(source.name().to_owned(), source.digest());
+        Ok(self)
+    }
+
+    /// The digests of the sources, by name.
+    pub fn sources(&self) -> &BTreeMap<String, Sha256Digest> {
+        &self.sources
+    }
+
+    /// An error if a source has other tools than a run has recorded.
+    pub(crate) fn check_sources(
+        &self,
+        recorded: &BTreeMap<String, Sha256Digest>,
+    ) -> Result<(), Error> {
+        let differs = |(name, digest): &(&String, &Sha256Digest)| {
+            recorded.get(*name).is_some_and(|known| known != *digest)
+        };
+        match self.sources.iter().find(differs) {
+            None => Ok(()),
+            Some((name, digest)) => {
+                let message = format!(
+                    "the tools of the source {name:?} are no longer those with which the run began: \
+                     their digest is {digest}, and the run has {}; retry the run to use the new tools",
+                    recorded[name]
+                );
+                Err(Error::new(ErrorKind::Conflict, ErrorCode::McpToolsChanged, message))
+            }
+        }
     }
 
     /// The definitions of all tools, sorted by name, for the parameter `tools` of a request.
@@ -188,16 +243,16 @@ impl ToolSet {
         let define = |tool: &Arc<dyn AnyTool>| {
             format.tool_definition(tool.name(), tool.description(), &tool.schema())
         };
-        self.0.values().map(define).collect()
+        self.tools.values().map(define).collect()
     }
 
     /// The name of a tool for the ledger. Any other name is the model's own text.
     pub(crate) fn shown<'a>(&self, name: &'a str) -> &'a str {
-        if self.0.contains_key(name) { name } else { "unknown" }
+        if self.tools.contains_key(name) { name } else { "unknown" }
     }
 
     pub(crate) fn is_durable(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|tool| tool.is_durable())
+        self.tools.get(name).is_some_and(|tool| tool.is_durable())
     }
 
     /// Makes one call. Everything that the model can correct is an output: an unknown tool, an input off the
@@ -220,7 +275,7 @@ impl ToolSet {
         context: ToolContext,
         tool_use: &ToolUse,
     ) -> Result<CallEnd, AnyError> {
-        let Some(tool) = self.0.get(&tool_use.name) else {
+        let Some(tool) = self.tools.get(&tool_use.name) else {
             let text = format!("there is no tool named {:?}", tool_use.name);
             return Ok(CallEnd::Output(ToolOutput::error(text)));
         };
@@ -245,7 +300,7 @@ impl ToolSet {
         context: ToolContext,
         tool_use: &ToolUse,
     ) -> Result<Probe, AnyError> {
-        match self.0.get(&tool_use.name) {
+        match self.tools.get(&tool_use.name) {
             Some(tool) => tool.probe(context, tool_use.input.clone()).await,
             None => Ok(Probe::Unknown),
         }
@@ -372,5 +427,39 @@ impl<T: Tool> AnyTool for T {
                 Err(_) => Ok(Probe::NotStarted),
             }
         })
+    }
+}
+
+impl AnyTool for DynamicTool {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn schema(&self) -> Value {
+        self.schema.clone()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+
+    fn call(
+        &self,
+        context: ToolContext,
+        input: Value,
+    ) -> BoxFuture<'_, Result<ToolOutput, AnyError>> {
+        (self.call)(context, input)
+    }
+
+    fn probe(&self, _: ToolContext, _: Value) -> BoxFuture<'_, Result<Probe, AnyError>> {
+        Box::pin(async { Ok(Probe::Unknown) })
     }
 }

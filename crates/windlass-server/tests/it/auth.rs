@@ -126,6 +126,12 @@ async fn every_route_needs_its_scope(kind: Kind) {
         let needed = match entry.access {
             Access::Scope(needed) => needed,
             Access::Operator => Scope::Admin,
+            Access::Credential => {
+                assert_eq!((status, &body["code"]), (401, &json!("UNAUTHENTICATED")), "{shown}");
+                let (status, _) = ask(&server, entry, Some(&none)).await;
+                assert!(!matches!(status, 401 | 403), "{shown}: {status}");
+                continue;
+            }
             Access::Public => {
                 let is_session = entry.path.contains("/whoami") || entry.path.contains("/session");
                 assert!(is_session || !matches!(status, 401 | 403), "{shown}: {status}");

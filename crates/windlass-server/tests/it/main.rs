@@ -25,6 +25,7 @@ mod keyed_events;
 mod limits;
 mod live;
 mod lookups;
+mod mcp;
 mod operations;
 mod outage;
 mod pages;

@@ -313,8 +313,13 @@ impl fmt::Debug for Http {
 
 fn base(text: &str) -> Result<Url, &'static str> {
     let text = text.trim_end_matches('/');
+    check_url(&format!("{text}/"))
+}
+
+/// Reads an address to which a key is sent.
+pub(super) fn check_url(text: &str) -> Result<Url, &'static str> {
     // The error does not show the URL: it may hold credentials.
-    let url = Url::parse(&format!("{text}/")).map_err(|_| "it does not read")?;
+    let url = Url::parse(text).map_err(|_| "it does not read")?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err("it holds credentials; use the key");
     }

@@ -36,8 +36,9 @@ impl<'a> Events<'a> {
     }
 }
 
+/// Finds the ends of events in the bytes of a stream.
 #[derive(Default)]
-struct Splitter {
+pub(super) struct Splitter {
     buffer: Vec<u8>,
     // Where the search for the end of the line goes on.
     searched: usize,
@@ -46,11 +47,11 @@ struct Splitter {
 }
 
 impl Splitter {
-    fn push(&mut self, chunk: &Bytes) {
+    pub(super) fn push(&mut self, chunk: &Bytes) {
         self.buffer.extend_from_slice(chunk);
     }
 
-    fn next(&mut self) -> Option<String> {
+    pub(super) fn next(&mut self) -> Option<String> {
         let mut from = 0;
         let mut found = None;
         while let Some(end) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') {

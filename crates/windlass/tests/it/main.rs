@@ -18,6 +18,7 @@ mod agents_fixtures;
 mod agents_flaws;
 mod agents_forks;
 mod agents_large;
+mod agents_mcp;
 mod agents_retries;
 mod agents_tools;
 mod api;
