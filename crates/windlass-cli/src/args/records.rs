@@ -54,7 +54,11 @@ Examples:
         #[command(flatten)]
         page: PageArgs,
     },
-    /// List the collections by name.
+    /// List the collections by name. Names that begin with `windlass.` are the engine's own.
+    #[command(after_help = "\
+Examples:
+  windlass records collections
+  windlass records collections -o json")]
     Collections {
         #[command(flatten)]
         page: PageArgs,
