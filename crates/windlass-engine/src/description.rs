@@ -70,6 +70,9 @@ pub struct ModelDescription {
     /// Whether a retry carries a settled step over. The failed step is never carried. A model whose
     /// next generation reads the rows of the one before carries none.
     pub retry_carries: fn(&Run, &Step) -> bool,
+    /// Whether a next generation reads rows of those before it. Retention keeps those as long as a newer
+    /// generation is not over.
+    pub reads_earlier_generations: bool,
     /// Whether a retry carries an unread message over. By default it carries events and signals.
     pub retry_forwards: fn(&Run, &Message) -> bool,
     /// Whether a step of a run is the one that waits, or has waited, for this child. By default it is
@@ -359,6 +362,7 @@ static OTHER_STEP: StepDescription =
 pub(crate) static UNKNOWN: ModelDescription = {
     let mut description = ModelDescription::new(ModelName::from_static("unknown"));
     description.known = false;
+    description.reads_earlier_generations = true;
     description
 };
 
@@ -375,6 +379,7 @@ impl ModelDescription {
             dead_letters: None,
             failed_step,
             retry_carries: |_, _| true,
+            reads_earlier_generations: false,
             retry_forwards: |_, message| {
                 use MessageKind::{Event, KeyedEvent, Signal};
                 matches!(message.kind, Event | KeyedEvent | Signal)

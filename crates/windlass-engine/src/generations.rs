@@ -154,6 +154,8 @@ impl Generations {
                 // A letter of the run was requeued or deleted meanwhile; read the run again.
                 Err(error) if letter.is_none() && error.code() == ErrorCode::DeadLetterNotFound => {
                 }
+                // Retention has deleted the run meanwhile; reading it again says so.
+                Err(error) if error.code() == ErrorCode::CauseNotFound => {}
                 Err(error) => return Err(error),
             }
         }

@@ -247,7 +247,8 @@ fn operations(
         generations: Arc::clone(&control.generations),
         receipts: Arc::clone(&control.receipts),
     };
-    Operations { explainer, schedules, dead_letters, sweeper: Sweeper::new(Arc::clone(core)) }
+    let sweeper = Sweeper::new(Arc::clone(core), Arc::clone(registry));
+    Operations { explainer, schedules, dead_letters, sweeper }
 }
 
 fn shutdown(

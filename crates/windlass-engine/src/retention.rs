@@ -13,12 +13,13 @@ use tokio::sync::Notify;
 use windlass_kernel::kept::{self, KeptLedger};
 use windlass_kernel::{
     Body, BoxFuture, Commit, DeleteRemovedRecords, DeleteTrees, Deleted, Error, ErrorCode,
-    ErrorKind, Expect, IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite,
+    ErrorKind, Expect, IntoDuration, Namespace, Op, Query, RecordOp, RecordPut, RecordWrite, Run,
     RunKey, SettingName, Store, TasksQuery, Terms, WorkflowName, WriteId, format_duration,
 };
 
 use crate::core::Core;
 use crate::env::new_uuid;
+use crate::registry::Registry;
 use crate::turn::refusal;
 
 /// The kind of the settings that store policies.
@@ -162,12 +163,13 @@ fn first_sweep(has_work: bool, shared: bool, every: Duration) -> Option<Duration
 /// Deletes trees of ended runs by the policies in the store.
 pub(crate) struct Sweeper {
     core: Arc<Core>,
+    registry: Arc<Registry>,
     policy_set: Notify,
 }
 
 impl Sweeper {
-    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
-        Arc::new(Self { core, policy_set: Notify::new() })
+    pub(crate) fn new(core: Arc<Core>, registry: Arc<Registry>) -> Arc<Self> {
+        Arc::new(Self { core, registry, policy_set: Notify::new() })
     }
 
     // The shortest time that ended runs are kept for: the create of a deleted run that is sent again
@@ -317,7 +319,12 @@ impl Sweeper {
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.run_key);
             let mut roots = Vec::new();
+            let reads = |run: &Run| self.registry.description(run).reads_earlier_generations;
             for run in &page {
+                if reads(run) && self.is_read(run, ended_for).await? {
+                    swept.kept += 1;
+                    continue;
+                }
                 match self.archived(policy, run.run_key).await {
                     Ok(true) => roots.push(run.run_key),
                     Ok(false) => swept.kept += 1,
@@ -335,12 +342,25 @@ impl Sweeper {
                 }
             }
             let (asked, keep_ledger) = (roots.len() as u64, retention.keep_ledger);
-            let request = DeleteTrees { roots, ended_for, keep_ledger };
+            let keep_for_newer = page.iter().any(reads);
+            let request = DeleteTrees { roots, ended_for, keep_ledger, keep_for_newer };
             let deleted = self.delete(request, swept).await?;
             swept.trees += deleted.roots.len() as u64;
             swept.runs += deleted.runs;
             swept.kept += asked.saturating_sub(deleted.roots.len() as u64);
         }
+    }
+
+    // Whether a newer generation is not over, as far as can be seen before the store decides: a tree that it
+    // keeps would be archived again by each sweep.
+    async fn is_read(&self, run: &Run, ended_for: Duration) -> Result<bool, Error> {
+        let Run { namespace, workflow, id, .. } = run;
+        let found = self.core.store.find(namespace.clone(), workflow.clone(), id.clone()).await?;
+        let now = self.core.clock.now();
+        Ok(found.is_some_and(|newest| {
+            newest.run_key != run.run_key
+                && newest.ended_at.is_none_or(|at| at.plus(ended_for) > now)
+        }))
     }
 
     // Deletes trees together, and one by one if that fails: one damaged tree must not keep the others.

@@ -503,6 +503,9 @@ pub struct DeleteTrees {
     pub ended_for: Duration,
     /// Whether to keep the events, which prove what happened without the bodies.
     pub keep_ledger: bool,
+    /// Whether a tree stays as long as a newer generation of its root, with its tree, is not over itself:
+    /// a retry of some models reads the rows of the generations before.
+    pub keep_for_newer: bool,
 }
 
 impl DeleteTrees {

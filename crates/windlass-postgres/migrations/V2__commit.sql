@@ -299,6 +299,8 @@ BEGIN
         END IF;
     END IF;
     IF p_causes IS NOT NULL THEN
+        -- A run with a cause stays until this commit is written: retention may delete it otherwise, and this
+        -- commit may create a run that reads its rows.
         v_failed := ARRAY(SELECT DISTINCT ON (c.idx) ROW(22, c.idx, c.op, c.cause, NULL, NULL, NULL,
                 NULL, NULL, NULL, NULL, NULL)::@schema@.batch_result
             FROM unnest(p_causes) c
@@ -306,10 +308,11 @@ BEGIN
                 AND coalesce(c.namespace,
                         (SELECT r.namespace FROM @schema@.runs r WHERE r.run_key = c.run_key))
                     IS DISTINCT FROM CASE WHEN c.is_run
-                        THEN (SELECT r.namespace FROM @schema@.runs r WHERE r.run_key = c.cause)
+                        THEN (SELECT r.namespace FROM @schema@.runs r WHERE r.run_key = c.cause
+                            FOR KEY SHARE)
                         ELSE (SELECT r.namespace FROM @schema@.events e
                             JOIN @schema@.runs r ON r.run_key = e.run_key
-                            WHERE e.event_id = c.cause LIMIT 1) END
+                            WHERE e.event_id = c.cause LIMIT 1 FOR KEY SHARE OF r) END
             ORDER BY c.idx, c.op);
         IF cardinality(v_failed) > 0 THEN
             v_ok := @schema@.batch_fail(v_ok, p_size, v_failed);

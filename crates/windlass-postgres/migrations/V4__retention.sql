@@ -7,7 +7,8 @@
 -- The runs are locked in the order in which commits lock them. A run that has ended changes no more,
 -- so nothing that was decided here can become wrong; a tree that grows meanwhile by a new generation
 -- of a child keeps that one run.
-CREATE FUNCTION @schema@.delete_trees(p_roots uuid[], p_ended_for_us int8, p_keep_ledger bool)
+CREATE FUNCTION @schema@.delete_trees(
+    p_roots uuid[], p_ended_for_us int8, p_keep_ledger bool, p_keep_for_newer bool)
     RETURNS TABLE (root uuid, runs int8) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -32,6 +33,16 @@ BEGIN
                 ON e.namespace || '' = r.namespace AND e.workflow = r.workflow AND e.id = r.id
                     AND e.generation < r.generation
                 WHERE r.run_key = v_root);
+        -- A commit that creates a newer generation locks the run that it follows (`commit_batch`, causes),
+        -- so it is seen here, or it does not find that run any more.
+        CONTINUE WHEN p_keep_for_newer AND EXISTS (SELECT FROM @schema@.runs r
+            JOIN @schema@.runs n ON n.namespace || '' = r.namespace AND n.workflow = r.workflow
+                AND n.id = r.id AND n.generation > r.generation
+            WHERE r.run_key = v_root AND (n.ended_at IS NULL
+                OR n.ended_at > v_now - p_ended_for_us OR n.retention_until > v_now
+                OR EXISTS (SELECT FROM @schema@.runs m
+                    WHERE m.root = n.run_key AND m.root <> m.run_key AND (m.ended_at IS NULL
+                        OR m.ended_at > v_now - p_ended_for_us OR m.retention_until > v_now))));
         -- The runs first: their steps and events may go only when they are gone.
         WITH gone AS (
             DELETE FROM @schema@.runs r WHERE r.run_key = ANY (v_keys)

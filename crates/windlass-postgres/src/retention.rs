@@ -12,7 +12,7 @@ const PUT: &str = "INSERT INTO @schema@.settings (kind, name, value, value_encod
     value = excluded.value, value_encoding = excluded.value_encoding, \
     updated_at = excluded.updated_at";
 const DELETE_SETTING: &str = "DELETE FROM @schema@.settings WHERE kind = $1 AND name = $2";
-const DELETE_TREES: &str = "SELECT root, runs FROM @schema@.delete_trees($1, $2, $3)";
+const DELETE_TREES: &str = "SELECT root, runs FROM @schema@.delete_trees($1, $2, $3, $4)";
 const DELETE_DEAD_LETTERS: &str = "DELETE FROM @schema@.dead_letters \
     WHERE task_id = ANY($1) AND namespace = $2 RETURNING task_id";
 
@@ -41,7 +41,9 @@ pub(crate) async fn delete_trees(shared: &Shared, request: DeleteTrees) -> Resul
     request.validate(&shared.options.limits)?;
     let roots: Vec<uuid::Uuid> = request.roots.iter().map(|root| root.0).collect();
     let ended_for = micros(request.ended_for);
-    let rows = shared.query(DELETE_TREES, &[&roots, &ended_for, &request.keep_ledger]).await?;
+    let DeleteTrees { keep_ledger, keep_for_newer, .. } = request;
+    let rows =
+        shared.query(DELETE_TREES, &[&roots, &ended_for, &keep_ledger, &keep_for_newer]).await?;
     let mut deleted = Deleted::default();
     for row in &rows {
         let mut cells = Cells::of(row);

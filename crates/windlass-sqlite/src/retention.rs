@@ -26,6 +26,15 @@ const EARLIER: &str = "SELECT 1 FROM runs r JOIN runs e INDEXED BY runs_name \
      ON e.namespace = r.namespace AND e.workflow = r.workflow AND e.id = r.id \
      AND e.generation < r.generation WHERE r.run_key = ?1 LIMIT 1";
 
+/// A newer generation of a root, or a run of its tree, that may not be deleted yet.
+const NEWER: &str = "SELECT 1 FROM runs r JOIN runs n INDEXED BY runs_name \
+     ON n.namespace = r.namespace AND n.workflow = r.workflow AND n.id = r.id \
+     AND n.generation > r.generation \
+     WHERE r.run_key = ?1 AND EXISTS (SELECT 1 FROM (SELECT n.ended_at, n.retention_until \
+           UNION ALL SELECT m.ended_at, m.retention_until FROM runs m INDEXED BY runs_root \
+           WHERE m.root = n.run_key AND m.root <> m.run_key) \
+         WHERE ended_at IS NULL OR ended_at > ?2 OR retention_until > ?3) LIMIT 1";
+
 /// Rows that are deleted with a run, besides its labels and events.
 const REST: [&str; 4] = [
     "DELETE FROM steps WHERE run_key = ?1",
@@ -64,6 +73,9 @@ pub(crate) fn delete_trees(
         if members.is_empty() || earlier || members.iter().any(|member| !member.expired) {
             continue;
         }
+        if request.keep_for_newer && is_read(w, *root, request)? {
+            continue;
+        }
         for member in &members {
             delete(w, member, request.keep_ledger)?;
         }
@@ -72,6 +84,12 @@ pub(crate) fn delete_trees(
         deleted.runs += members.len() as u64;
     }
     Ok(deleted)
+}
+
+fn is_read(w: &Writer<'_>, root: RunKey, request: &DeleteTrees) -> Result<bool, UnitError> {
+    let by = w.now.minus(request.ended_for).as_micros();
+    let key = Blob(root.as_bytes());
+    Ok(w.conn.prepare_cached(NEWER)?.exists(params![key, by, w.now.as_micros()])?)
 }
 
 struct Member {

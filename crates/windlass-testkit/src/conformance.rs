@@ -229,6 +229,7 @@ macro_rules! conformance {
                 spares_what_is_not_over,
                 keeps_the_ledger_if_asked,
                 keeps_later_generations_until_the_earlier_are_gone,
+                keeps_earlier_generations_for_the_newer_if_asked,
                 lists_what_is_over,
             ],
             breakers: [

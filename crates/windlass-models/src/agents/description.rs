@@ -180,6 +180,7 @@ pub static DESCRIPTION: ModelDescription = {
     model.load = &LoadSteps::Open;
     // The next generation reads the rows of this one, so nothing is copied.
     model.retry_carries = |_: &Run, _: &Step| false;
+    model.reads_earlier_generations = true;
     model.waits_for_child = waits_for;
     model.retry_state = retry_state;
     model.routes = &["agents"];

@@ -135,6 +135,7 @@ pub async fn belong_to_the_root_of_a_tree(world: World) {
         roots: vec![root.run_key],
         ended_for: Duration::from_secs(3600),
         keep_ledger: false,
+        keep_for_newer: false,
     };
     assert_eq!(world.store.delete_trees(request).await.unwrap().runs, 2);
     assert!(of_run(&world, root.run_key).await.is_empty());

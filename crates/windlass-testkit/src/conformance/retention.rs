@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use windlass_kernel::{
-    CausalRef, Commit, DeadLetter, DeleteTrees, Deleted, NewRun, OnExisting, Op, Query, Run,
-    RunChange, RunKey, RunStatus, RunsQuery, TaskGuard, Turn,
+    CausalRef, Commit, CommitError, DeadLetter, DeleteTrees, Deleted, Hold, NewRun, OnExisting, Op,
+    Query, Refusal, Run, RunChange, RunKey, RunStatus, RunsQuery, TaskGuard, Turn,
 };
 
 use crate::world::World;
@@ -12,8 +12,20 @@ use crate::world::World;
 const HOUR: Duration = Duration::from_secs(3600);
 
 async fn delete(world: &World, roots: &[RunKey], keep_ledger: bool) -> Deleted {
-    let request = DeleteTrees { roots: roots.to_vec(), ended_for: HOUR, keep_ledger };
+    let request =
+        DeleteTrees { roots: roots.to_vec(), ended_for: HOUR, keep_ledger, keep_for_newer: false };
     world.store.delete_trees(request).await.unwrap()
+}
+
+// As if the generations of these roots read the rows of those before them.
+async fn delete_unread(world: &World, roots: &[RunKey]) -> Vec<RunKey> {
+    let request = DeleteTrees {
+        roots: roots.to_vec(),
+        ended_for: HOUR,
+        keep_ledger: false,
+        keep_for_newer: true,
+    };
+    world.store.delete_trees(request).await.unwrap().roots
 }
 
 // A run that has taken a step, a message and a log line, and has ended if asked.
@@ -34,14 +46,24 @@ async fn run_of(world: &World, new: NewRun, ends: bool) -> Run {
 // An ended run whose end says something else than the world's clock, which stands still for stamps.
 async fn ended_with(world: &World, id: &str, edit: impl FnOnce(&mut RunChange)) -> Run {
     let (run, hold) = world.create_held(id).await;
-    let mut commit = world.complete_commit(&run, hold);
+    end_with(world, &run, hold, edit).await;
+    world.run(run.run_key).await
+}
+
+async fn end_with(world: &World, run: &Run, hold: Hold, edit: impl FnOnce(&mut RunChange)) {
+    let mut commit = world.complete_commit(run, hold);
     let change = commit.ops_mut().iter_mut().find_map(|op| match op {
         Op::SetRun(change) => Some(change),
         _ => None,
     });
     edit(change.expect("an end changes its run"));
     world.ok(commit).await;
-    run
+}
+
+async fn end_now(world: &World, run: &Run) {
+    let now = world.now().await;
+    let hold = run.turn.hold().expect("the turn is held");
+    end_with(world, run, hold, |change| change.ended_at = Some(now)).await;
 }
 
 fn labelled(world: &World, id: &str) -> NewRun {
@@ -170,6 +192,38 @@ pub async fn keeps_later_generations_until_the_earlier_are_gone(world: World) {
     assert_eq!(delete(&world, &[second.run_key], false).await, Deleted::default());
     let both = [first.run_key, second.run_key];
     assert_eq!(delete(&world, &both, false).await.roots, both);
+}
+
+/// Asked for it, it keeps a tree that a newer generation may read: while the root of that one, or a run of its
+/// tree, is not over. A generation cannot follow a run that is deleted.
+pub async fn keeps_earlier_generations_for_the_newer_if_asked(world: World) {
+    let first = run_of(&world, labelled(&world, "read"), true).await;
+    let child = child_of(&world, &first, "read-child", true).await;
+    let alone = run_of(&world, labelled(&world, "alone"), true).await;
+    world.advance_ms(3_600_001).await;
+    let generation = |after: &Run| {
+        let mut new = labelled(&world, "read");
+        new.generation = after.generation + 1;
+        new.caused_by = Some(CausalRef::event(after.cursor));
+        new
+    };
+    let second = run_of(&world, generation(&first), false).await;
+    let roots = [first.run_key, alone.run_key, second.run_key];
+    assert_eq!(delete_unread(&world, &roots).await, [alone.run_key], "the second lives");
+    end_now(&world, &second).await;
+    assert_eq!(delete_unread(&world, &roots).await, [], "the second has just ended");
+    let second = world.run(second.run_key).await;
+    let late = child_of(&world, &second, "late-child", false).await;
+    world.advance_ms(3_600_001).await;
+    assert_eq!(delete_unread(&world, &roots).await, [], "a run of the second tree lives");
+    assert!(!is_gone(&world, first.run_key).await && !is_gone(&world, child.run_key).await);
+    end_now(&world, &late).await;
+    assert_eq!(delete_unread(&world, &roots).await, [], "the run of its tree has just ended");
+    world.advance_ms(3_600_001).await;
+    assert_eq!(delete_unread(&world, &roots).await, [first.run_key, second.run_key]);
+    let follows = world.create_commit(generation(&second), OnExisting::Refuse);
+    let refused = world.commit(follows).await.unwrap_err();
+    assert!(matches!(refused, CommitError::Refused(Refusal::CauseMissing { .. })), "{refused:?}");
 }
 
 /// Roots that are over are listed by key, page by page.

@@ -111,8 +111,9 @@ impl Call {
             97 => {
                 let roots = (0..author.rng.range(1, 4)).map(|_| author.run_key(world)).collect();
                 let ended_for = Duration::from_millis(author.rng.range(0, 5_000));
-                let keep_ledger = author.rng.chance(500);
-                Self::DeleteTrees(DeleteTrees { roots, ended_for, keep_ledger })
+                let (keep_ledger, keep_for_newer) =
+                    (author.rng.chance(500), author.rng.chance(500));
+                Self::DeleteTrees(DeleteTrees { roots, ended_for, keep_ledger, keep_for_newer })
             }
             _ => Self::Advance(Duration::from_millis(author.rng.range(1, 12_000))),
         }

@@ -15,6 +15,7 @@ mod agents_examples;
 mod agents_fixtures;
 mod agents_flaws;
 mod agents_forks;
+mod agents_retries;
 mod agents_tools;
 mod api;
 mod carried;

@@ -27,7 +27,9 @@ impl State {
         let mut deleted = Deleted::default();
         for root in &request.roots {
             let keys: Vec<RunKey> = self.tree(*root).collect();
-            if self.may_delete(*root, &keys, request.ended_for) {
+            if self.may_delete(*root, &keys, request.ended_for)
+                && !(request.keep_for_newer && self.is_read(*root, request.ended_for))
+            {
                 for key in &keys {
                     self.remove_run(*key, !request.keep_ledger);
                 }
@@ -48,6 +50,16 @@ impl State {
         let over =
             |key: &RunKey| self.runs.get(key).is_some_and(|run| self.expired(run, ended_for));
         oldest && keys.iter().all(|key| over(key) && !works(key))
+    }
+
+    // Whether a newer generation of a root is not over.
+    fn is_read(&self, root: RunKey, ended_for: Duration) -> bool {
+        let Some(top) = self.runs.get(&root) else { return false };
+        let name = (top.namespace.clone(), top.workflow.clone(), top.id.clone());
+        let generations = self.names.get(&name).into_iter().flatten();
+        let newer = generations.filter(|(generation, _)| **generation > top.generation);
+        let mut runs = newer.flat_map(|(_, key)| std::iter::once(*key).chain(self.tree(*key)));
+        runs.any(|key| self.runs.get(&key).is_some_and(|run| !self.expired(run, ended_for)))
     }
 
     /// Whether a run ended at least `ended_for` ago and no retention time keeps it.
