@@ -60,7 +60,7 @@ impl AgentProgram {
         let ids = ids.map(|(index, u)| tool::context(&run, batch, index, u).call_id.to_string());
         let payload = json!({
             "continuation_id": format!("tools:{batch}"), "output_key": output_key,
-            "tools": uses.iter().map(|u| u.name.chars().take(64).collect()).collect::<Vec<String>>(),
+            "tools": uses.iter().map(|u| self.agent.tools.shown(&u.name)).collect::<Vec<_>>(),
             "tool_call_ids": ids.collect::<Vec<_>>(), "durable": rows.len(),
         });
         draft.steps(TOOL_STARTED, &payload, rows.clone(), stamp)?;
