@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{
     Body, Draft, Error, ErrorCode, ErrorKind, Step as StepRow, StepKey, StepStatus,
@@ -212,7 +212,9 @@ impl AgentProgram {
                 }
                 Err(error) => return Ok(Some(Err(Failure::of(&error)))),
             };
-            let result = tool::result(tool_use, output);
+            let mut result = tool::result(tool_use, output);
+            // A result that no row can hold would leave a call that has run without its end.
+            bound(std::slice::from_mut(&mut result), turn.limits().step_bytes_max);
             self.settle_receipt(turn, batch, index, &result).await?;
             results[index] = Some(result);
         }
@@ -246,9 +248,11 @@ impl AgentProgram {
     async fn tools_completed(
         &mut self,
         turn: &mut Turn,
-        results: Vec<ToolResult>,
+        mut results: Vec<ToolResult>,
         micros: u64,
     ) -> Result<Flow, TurnError> {
+        // Together they are one value of the env.
+        bound(&mut results, turn.limits().step_bytes_max);
         let mut live = self.live().clone();
         let Some((_, output_key)) = uses_of(&live) else { return Ok(Flow::Continue) };
         let output_key = output_key.to_owned();
@@ -279,6 +283,25 @@ impl AgentProgram {
                 self.fail(turn, TOOL_FAILED, payload, Vec::new(), error.into()).await
             }
         }
+    }
+}
+
+// Replaces the largest results by errors that the model reads, until all fit into one row.
+fn bound(results: &mut [ToolResult], max: usize) {
+    let size = |result: &ToolResult| serde_json::to_vec(result).map_or(0, |text| text.len() + 1);
+    let mut total = 2 + results.iter().map(size).sum::<usize>();
+    let mut largest_first: Vec<usize> = (0..results.len()).collect();
+    largest_first.sort_by_key(|index| std::cmp::Reverse(size(&results[*index])));
+    for index in largest_first {
+        if total <= max {
+            return;
+        }
+        let bytes = size(&results[index]);
+        let text = format!(
+            "the result has {bytes} bytes and was left out; at most {max} are allowed for all results together"
+        );
+        (results[index].content, results[index].is_error) = (Value::String(text), true);
+        total = total - bytes + size(&results[index]);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::harness::{Counts, Harness, PATIENCE, on_every_store, until};
 on_every_store!(
     a_drain_before_a_call_is_no_interruption,
     a_pause_before_a_call_is_no_interruption,
+    a_result_above_the_limit_is_an_error_for_the_model,
 );
 
 /// A tool with a receipt that knows nothing about interrupted calls.
@@ -147,4 +148,57 @@ async fn a_pause_before_a_call_is_no_interruption(h: Arc<Harness>) {
         assert_once(&engine, run.run_key(), asks, calls).await;
         h.stop(&engine).await;
     }
+}
+
+/// Calls the tool once with each number of bytes in the env, and a tool that the model has invented.
+fn poster(counts: &Arc<Counts>, ids: &Arc<Mutex<Vec<String>>>) -> Agent {
+    async fn begin(workflow: &mut Workflow, next: Continuation) -> CallResult {
+        let sizes: Vec<u64> = workflow.get("sizes")?;
+        let call = |(n, size): (usize, &u64)| post(&format!("tu_{n}"), json!({ "bytes": size }));
+        let mut uses: Vec<ToolUse> = sizes.iter().enumerate().map(call).collect();
+        let name = "s3cr3t-of-the-model".to_owned();
+        uses.push(ToolUse { id: "tu_x".to_owned(), name, input: json!({}) });
+        Ok(next.tools(uses, "results", "end"))
+    }
+    async fn end(workflow: &mut Workflow, next: Continuation) -> CallResult {
+        let results = workflow.tool_results("results")?;
+        let shown = results.iter().map(|result| {
+            let text = result.content.as_str().unwrap_or_default();
+            json!([result.is_error, if result.is_error { text.len().min(200) } else { text.len() }])
+        });
+        let shown: Vec<Value> = shown.collect();
+        workflow.remove("results");
+        workflow.set("shown", &shown)?;
+        Ok(next.halt())
+    }
+    Agent::new("poster", "begin")
+        .function("begin", begin)
+        .function("end", end)
+        .tool(Post { counts: Arc::clone(counts), ids: Arc::clone(ids) })
+        .output("shown")
+}
+
+async fn a_result_above_the_limit_is_an_error_for_the_model(h: Arc<Harness>) {
+    let (counts, ids) = (Counts::new(), Arc::default());
+    let engine = h.engine().await;
+    let posters = engine.agent(poster(&counts, &ids)).unwrap();
+    let mib = 1024 * 1024;
+    // One alone, and several that are too large only together.
+    for (sizes, expect) in [
+        (json!([5, 2 * mib]), [false, true].as_slice()),
+        (json!([700 * 1024, 600 * 1024, 5]), &[true, false, false]),
+    ] {
+        let run = posters.start(json!({ "sizes": sizes })).await.unwrap();
+        let shown = run.result().await.unwrap();
+        let mut errors: Vec<bool> =
+            shown.as_array().unwrap().iter().map(|result| result[0].as_bool().unwrap()).collect();
+        assert_eq!(errors.pop(), Some(true), "there is no such tool");
+        assert_eq!(errors, expect, "{sizes}");
+        let steps = steps_of(&engine, run.run_key()).await;
+        let receipts = steps.iter().filter(|step| step.kind.as_str() == "tool");
+        assert!(receipts.clone().all(|step| step.status == StepStatus::Completed));
+        assert_eq!(receipts.count(), expect.len());
+        assert_redacted(&events_of(&engine, run.run_key()).await, &["s3cr3t"]);
+    }
+    assert_eq!(counts.get("post"), 5);
 }
