@@ -374,6 +374,17 @@ impl Agent {
         })
     }
 
+    /// Refuses a workflow that this build cannot go on with.
+    pub(crate) fn check(&self, workflow: &Workflow) -> Result<(), Error> {
+        self.trampoline.check(workflow)?;
+        let Step::Llm { request, .. } = &workflow.step else { return Ok(()) };
+        self.provider_named(&request.provider)?;
+        match &request.on_overflow {
+            Some(function) => self.trampoline.version_of(function).map(drop),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn llm_timeout(&self, request: &LlmRequest) -> Duration {
         request.timeout_ms.map_or(self.timeout, Duration::from_millis)
     }

@@ -98,7 +98,7 @@ pub async fn check_page(
     let mut unfit = Vec::new();
     for run in &runs {
         let checked = match load(engine, run.run_key).await {
-            Ok(Some(workflow)) => agent.trampoline.check(&workflow),
+            Ok(Some(workflow)) => agent.check(&workflow),
             Ok(None) => Ok(()),
             // A run that was deleted meanwhile needs no build.
             Err(error) if error.code() == ErrorCode::RunNotFound => Ok(()),

@@ -183,7 +183,7 @@ impl AgentProgram {
                 (workflow, progress, StoredValues::default())
             }
         };
-        self.agent.trampoline.check(&workflow).map_err(TurnError::Blocked)?;
+        self.agent.check(&workflow).map_err(TurnError::Blocked)?;
         let rows = std::mem::take(&mut self.rows);
         self.live = Some(Live { workflow, progress, stored, rows, interrupted: true });
         self.first = None;
