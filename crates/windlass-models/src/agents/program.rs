@@ -165,7 +165,7 @@ impl AgentProgram {
         if self.live.is_some() {
             return Ok(());
         }
-        let (workflow, progress, stored) = match &self.first {
+        let (mut workflow, progress, stored) = match &self.first {
             Some(body) => {
                 let page = self.engine.limits.page_rows_max;
                 let loaded = state::load(&*self.engine.store, body, page).await;
@@ -184,6 +184,8 @@ impl AgentProgram {
             }
         };
         self.agent.check(&workflow).map_err(TurnError::Blocked)?;
+        // A snapshot does not have them.
+        workflow.set_config(self.agent.trampoline.config());
         let rows = std::mem::take(&mut self.rows);
         self.live = Some(Live { workflow, progress, stored, rows, interrupted: true });
         self.first = None;

@@ -163,6 +163,10 @@ impl Trampoline {
         self
     }
 
+    pub(crate) fn config(&self) -> ObservabilityConfig {
+        self.observability
+    }
+
     fn find(&self, name: &str) -> Option<(&str, &Registered)> {
         let found = self
             .functions
