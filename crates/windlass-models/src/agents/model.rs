@@ -17,6 +17,9 @@ use super::stream::{CallWatch, Streams};
 use super::workflow::Step;
 use crate::workflow_ref::{Format, WorkflowRef};
 
+/// A run with a larger input begins with its first turn.
+const BEGIN_BYTES_MAX: usize = 4 * 1024;
+
 struct Agents {
     agent: Arc<Agent>,
     engine: EngineParts,
@@ -41,27 +44,29 @@ impl Model for Agents {
         Ok(Box::new(program))
     }
 
-    // A budget that cannot be kept refuses the start.
+    // A budget that cannot be kept refuses the start, and so does an input that is no env.
     fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
         if start.headers.is_some() {
             let message = format!("runs of {:?} take no headers", start.workflow);
             return Err(super::env::invalid(ErrorCode::InvalidHeaders, message));
         }
-        if self.agent.budget_input.is_none() {
+        // `begin` reads smaller inputs.
+        if self.agent.budget_input.is_none() && start.input.len() <= BEGIN_BYTES_MAX {
             return Ok(());
         }
         let input: Value = start.input.read()?;
-        self.agent.check_budget(self.agent.budget_of(&input)?.as_ref())
+        self.agent.check_budget(self.agent.budget_of(&input)?.as_ref())?;
+        first_workflow(&self.agent, "", input).map(drop)
     }
 
     // The first function's event rides in the commit that creates the run. A snapshot with large values needs
     // rows, which the first turn writes.
     fn begin(&self, creating: &mut Creating<'_>) -> Result<(), Error> {
         let run = creating.run();
-        if run.state.is_some() || run.input.len() > 4 * 1024 {
+        if run.state.is_some() || run.input.len() > BEGIN_BYTES_MAX {
             return Ok(());
         }
-        let workflow = first_workflow(&self.agent, run)?;
+        let workflow = first_workflow(&self.agent, run.id.as_str(), run.input.read()?)?;
         let Step::Call { function, version } = &workflow.step else { return Ok(()) };
         let payload = serde_json::json!({ "function": function, "version": version, "depth": 0 });
         let budget = self.agent.budget_of(&run.input.read()?)?;

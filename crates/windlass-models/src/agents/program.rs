@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, ErrorCode, EventType, Message, Run, Stamp, Step as StepRow,
-    StepStatus, Wake,
+    Body, BoxFuture, Draft, Encoding, End, Error, ErrorCode, ErrorKind, EventType, Message, Run,
+    Stamp, Step as StepRow, StepStatus, Wake,
 };
 
 use super::accounts::check_price;
@@ -131,7 +131,9 @@ impl AgentProgram {
     }
 
     async fn advance(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        self.load(turn).await?;
+        if let Some(error) = self.load(turn).await? {
+            return self.refuse_input(turn, error).await.map(|_| ());
+        }
         loop {
             if self.apply_control(turn).await? {
                 return Ok(());
@@ -161,9 +163,10 @@ impl AgentProgram {
         self.live.as_mut().expect("the run is loaded before anything else")
     }
 
-    async fn load(&mut self, turn: &Turn) -> Result<(), TurnError> {
+    // Returns what is wrong with the input of a run that begins.
+    async fn load(&mut self, turn: &Turn) -> Result<Option<Error>, TurnError> {
         if self.live.is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let (mut workflow, progress, stored) = match &self.first {
             Some(body) => {
@@ -175,10 +178,21 @@ impl AgentProgram {
                 })?
             }
             None => {
-                let workflow =
-                    first_workflow(&self.agent, &turn.run).map_err(TurnError::Blocked)?;
-                let budget = turn.run.input.read().and_then(|input| self.agent.budget_of(&input));
-                let budget = budget.map_err(TurnError::Blocked)?;
+                let begun = turn.run.input.read().and_then(|input| {
+                    let budget = self.agent.budget_of(&input)?;
+                    Ok((first_workflow(&self.agent, turn.run.id.as_str(), input)?, budget))
+                });
+                let (workflow, budget) = match begun {
+                    Ok(begun) => begun,
+                    // A body that this process cannot open says nothing about the input.
+                    Err(error)
+                        if error.kind() == ErrorKind::Invalid
+                            && turn.run.input.encoding == Encoding::Json =>
+                    {
+                        return Ok(Some(error));
+                    }
+                    Err(error) => return Err(TurnError::Blocked(error)),
+                };
                 let progress = Progress::first(&turn.run, budget.as_ref());
                 (workflow, progress, StoredValues::default())
             }
@@ -189,7 +203,19 @@ impl AgentProgram {
         let rows = std::mem::take(&mut self.rows);
         self.live = Some(Live { workflow, progress, stored, rows, interrupted: true });
         self.first = None;
-        Ok(())
+        Ok(None)
+    }
+
+    // A run whose input cannot be its env fails: no later build and no retry can begin it.
+    async fn refuse_input(&self, turn: &mut Turn, error: Error) -> Result<Flow, TurnError> {
+        let failure = Failure::from(error);
+        let mut draft = turn.draft();
+        let payload = json!({ "error": failure.summary() });
+        let body = failure.body().map_err(TurnError::Blocked)?;
+        turn.end(&mut draft, WORKFLOW_FAILED, &payload, End::Errored(body))
+            .map_err(TurnError::Blocked)?;
+        turn.commit(draft).await?;
+        Ok(Flow::Over)
     }
 
     // As `kit::apply_control`. A pause may last longer than this process, and then the rows of a step that has
@@ -257,7 +283,17 @@ impl AgentProgram {
     }
 
     async fn local_call(&mut self, turn: &mut Turn) -> Result<Flow, TurnError> {
-        self.begin(turn).await?;
+        match self.begin(turn).await {
+            // The first snapshot is the input.
+            Err(TurnError::Blocked(error))
+                if turn.run.state.is_none()
+                    && error.kind() == ErrorKind::Invalid
+                    && !turn.is_stale() =>
+            {
+                return self.refuse_input(turn, error).await;
+            }
+            begun => begun?,
+        }
         let steps_max = self.agent.steps_max;
         let mut workflow = self.live().workflow.clone();
         if workflow.counters.steps >= steps_max {
@@ -505,11 +541,11 @@ fn unwritable(source: serde_json::Error) -> Error {
 }
 
 /// The workflow with which a run begins: its input is the env.
-pub(crate) fn first_workflow(agent: &Agent, run: &Run) -> Result<Workflow, Error> {
+pub(crate) fn first_workflow(agent: &Agent, id: &str, input: Value) -> Result<Workflow, Error> {
     let version = agent.trampoline.version_of(&agent.entry)?;
-    let mut workflow = Workflow::new(run.id.as_str(), "");
+    let mut workflow = Workflow::new(id, "");
     workflow.step = Step::Call { function: agent.entry.clone(), version };
-    match run.input.read::<Value>()? {
+    match input {
         Value::Object(members) => {
             let members = members.iter();
             let own = members.filter(|(key, _)| agent.budget_input.as_ref() != Some(*key));
