@@ -102,15 +102,16 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// A [`RunError`] if a function, a provider or a tool fails, and at a question to a person
-    /// ([`ErrorCode::AgentNeedsEngine`]).
+    /// A [`RunError`] if a function, a provider or a tool fails, and at a question to a person or
+    /// a budget ([`ErrorCode::AgentNeedsEngine`]).
     pub fn run_workflow(&self, workflow: Workflow) -> BoxFuture<'_, Result<Run, RunError>> {
         Box::pin(self.advance(workflow))
     }
 
     async fn advance(&self, mut workflow: Workflow) -> Result<Run, RunError> {
         let mut events = Vec::new();
-        if let Err(error) = self.agent.check_options() {
+        if let Err(error) = self.agent.check_options().and_then(|()| self.refuse_budget(&workflow))
+        {
             let workflow = Some(Box::new(workflow));
             return Err(RunError { workflow, events, source: AnyError::new(error) });
         }
@@ -134,6 +135,20 @@ impl Executor {
                 return Err(RunError { workflow: Some(Box::new(workflow)), events, source });
             }
         }
+    }
+
+    // The accounts of budgets are records in a store.
+    fn refuse_budget(&self, workflow: &Workflow) -> Result<(), Error> {
+        let of_branch = match &workflow.step {
+            Step::ForkJoin { branches, .. } => branches.iter().any(|b| b.budget.is_some()),
+            _ => false,
+        };
+        if self.agent.budget.is_none() && !of_branch {
+            return Ok(());
+        }
+        let message =
+            "the agent or a branch has a budget, and an executor in memory keeps no accounts";
+        Err(Error::new(ErrorKind::Refused, ErrorCode::AgentNeedsEngine, message))
     }
 
     async fn step(
