@@ -97,7 +97,7 @@ impl AgentProgram {
         draft: &mut Draft,
         live: &mut Live,
     ) -> Result<Flow, Error> {
-        let Step::ForkJoin { branches, join } = &live.workflow.step else {
+        let Step::ForkJoin { branches, join, .. } = &live.workflow.step else {
             return Ok(Flow::Continue);
         };
         let (branches, join) = (branches.clone(), join.clone());
@@ -325,10 +325,9 @@ impl AgentProgram {
             return self.fork_failed(turn, messages, error.into(), about).await;
         }
         let number = live.workflow.counters.forks;
-        let Step::ForkJoin { join, .. } = live.workflow.step.clone() else {
+        let Step::ForkJoin { join, join_version: version, .. } = live.workflow.step.clone() else {
             return Ok(Flow::Continue);
         };
-        let version = self.agent.trampoline.version_of(&join).map_err(TurnError::Blocked)?;
         let Some(mut row) = live.take_row(&key(number)) else {
             return Err(TurnError::Blocked(Error::corrupt(format!("fork {number} has no row"))));
         };

@@ -184,10 +184,9 @@ impl Executor {
                 let error = Error::new(ErrorKind::Refused, ErrorCode::AgentNeedsEngine, message);
                 return Err(failed(error.into()));
             }
-            Step::ForkJoin { branches, join } => {
+            Step::ForkJoin { branches, join, join_version: version } => {
+                self.refuse_budget(&workflow).map_err(|error| failed(error.into()))?;
                 self.fork_join(&mut workflow, &branches, events).await?;
-                let version = self.agent.trampoline.version_of(&join);
-                let version = version.map_err(|error| failed(error.into()))?;
                 workflow.step = Step::Call { function: join, version };
             }
         }

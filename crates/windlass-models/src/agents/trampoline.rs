@@ -190,8 +190,8 @@ impl Trampoline {
         for step in steps {
             match step {
                 Step::Call { function, version } => self.check_version(function, *version)?,
-                Step::ForkJoin { branches, join } => {
-                    self.version_of(join)?;
+                Step::ForkJoin { branches, join, join_version } => {
+                    self.check_version(join, *join_version)?;
                     branches.iter().try_for_each(|b| self.version_of(&b.function).map(drop))?;
                 }
                 _ => {}

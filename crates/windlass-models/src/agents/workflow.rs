@@ -68,7 +68,17 @@ pub(crate) enum Step {
     #[serde(rename = "tools")]
     Tools { uses: Vec<ToolUse>, output_key: String },
     #[serde(rename = "fork_join")]
-    ForkJoin { branches: Vec<ForkBranch>, join: String },
+    ForkJoin {
+        branches: Vec<ForkBranch>,
+        join: String,
+        // Snapshots of builds that did not record it.
+        #[serde(default = "first_version")]
+        join_version: u32,
+    },
+}
+
+fn first_version() -> u32 {
+    1
 }
 
 impl Step {
@@ -514,7 +524,7 @@ impl Workflow {
                 tool_names: uses.iter().map(|tool_use| tool_use.name.clone()).collect(),
                 output_key: output_key.clone(),
             },
-            Step::ForkJoin { branches, join } => WorkflowNext::ForkJoin {
+            Step::ForkJoin { branches, join, .. } => WorkflowNext::ForkJoin {
                 branches: branches.iter().map(|b| (b.name.clone(), b.function.clone())).collect(),
                 join_function: join.clone(),
             },
@@ -559,9 +569,9 @@ impl Workflow {
                 Some(Step::Tools { uses, output_key })
             }
             Next::ForkJoin(branches, join) => {
-                version_of(&join)?;
+                let join_version = version_of(&join)?;
                 branches.iter().try_for_each(|branch| version_of(&branch.function).map(drop))?;
-                Some(Step::ForkJoin { branches, join })
+                Some(Step::ForkJoin { branches, join, join_version })
             }
         };
         self.stack.extend(deferred);

@@ -9,6 +9,7 @@ mod agent_lane_crashes;
 mod agent_loops;
 mod agents;
 mod agents_answers;
+mod agents_builds;
 mod agents_cost;
 mod agents_crashes;
 mod agents_examples;

@@ -5,13 +5,13 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass_engine::TokioEnv;
+use windlass_engine::{ThreadPool, TokioEnv};
 
 use super::*;
 use crate::agents::HumanRequest;
 use crate::agents::provider::{Provider, TokenSink, Usage};
 use crate::agents::tool::{Tool, ToolContext, ToolOutput};
-use crate::agents::{CallResult, Continuation};
+use crate::agents::{Budget, CallResult, Continuation};
 
 /// Answers from a list; remembers what it was asked.
 #[derive(Default)]
@@ -169,4 +169,87 @@ async fn an_unreadable_answer_is_tried_again_and_fails_in_the_end() {
     let source = error.source.downcast_ref::<ProviderError>().unwrap();
     assert_eq!(source.kind(), ProviderErrorKind::InvalidResponse);
     assert_eq!(scripted.asked.lock().len(), 6);
+}
+
+async fn fork(_: &mut Workflow, next: Continuation) -> CallResult {
+    let branch = ForkBranch::new("paid", "ask").budget(Budget::usd(1.0));
+    Ok(next.fork_join(vec![branch], "act"))
+}
+
+#[tokio::test]
+async fn a_budget_that_nobody_would_keep_is_refused() {
+    let agent = |entry: &str| {
+        Agent::new("a", entry).function("ask", ask).function("act", act).function("fork", fork)
+    };
+    for agent in [agent("ask").budget(Budget::usd(1.0)), agent("fork")] {
+        let workflow = Workflow::new("w", agent.entry.as_str());
+        let executor = Executor::new(agent, TokioEnv::new().unwrap());
+        let error = executor.run_workflow(workflow).await.unwrap_err();
+        assert!(error.to_string().contains("AGENT_NEEDS_ENGINE"), "{error}");
+    }
+}
+
+/// An environment in which every time is over at once.
+struct Hasty;
+
+impl Env for Hasty {
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn spawn(&self, _: ThreadPool, _: BoxFuture<'static, ()>) {
+        unreachable!("a call starts no task")
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
+
+/// A provider that never learns.
+struct Stuck(Scripted);
+
+impl Provider for Stuck {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn wire_format(&self) -> WireFormat {
+        self.0.wire_format()
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a ProviderRequest,
+        sink: &'a dyn TokenSink,
+    ) -> BoxFuture<'a, Result<ProviderResponse, ProviderError>> {
+        self.0.call(request, sink)
+    }
+
+    fn learn<'a>(
+        &'a self,
+        _: Result<&'a ProviderResponse, &'a ProviderError>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_an_answer_though_nothing_is_learned_from_it() {
+    let answers = Mutex::new(vec![text("paid")]);
+    let provider = Stuck(Scripted { answers, ..Scripted::default() });
+    let request = ProviderRequest {
+        provider: "scripted".to_owned(),
+        model: "m".to_owned(),
+        body: Bytes::new(),
+        call_id: "c".to_owned(),
+        attempt: 1,
+        stream: false,
+    };
+    let called = call_once(&provider, &request, &Hasty, Duration::ZERO, &NoSink).await;
+    assert!(called.is_ok());
 }
