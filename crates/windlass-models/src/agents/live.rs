@@ -163,6 +163,8 @@ impl Executor {
                 let outcome = self.agent.trampoline.run_one_local_call(workflow).await?;
                 events.extend(outcome.events);
                 workflow = outcome.workflow;
+                // Nothing is stored here.
+                workflow.transcripts.values_mut().for_each(|it| drop(it.take_unstored()));
             }
             Step::Llm { request, output_key } => {
                 let (format, response) = self.llm(&workflow, &request).await.map_err(failed)?;

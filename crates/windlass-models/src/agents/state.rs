@@ -126,6 +126,14 @@ pub(crate) fn flush(
         if !transcript.pieces().iter().any(|piece| matches!(piece, Piece::Inline(_))) {
             continue;
         }
+        let unstored = transcript.take_unstored();
+        if !unstored.is_empty() {
+            for items in parts(unstored, max) {
+                let from = counters.items;
+                counters.items += items.len() as u64;
+                put(format!("item:{from}"), ITEMS, array(&items), None)?;
+            }
+        }
         for piece in std::mem::take(transcript.pieces_mut()) {
             match piece {
                 Piece::Stored(stored) => {

@@ -26,6 +26,9 @@ pub struct Transcript {
     // How many items compactions took out that no commit has recorded yet.
     #[serde(skip)]
     dropped: Option<usize>,
+    // The items that compactions took out before they were in the store.
+    #[serde(skip)]
+    unstored: Vec<Arc<RawValue>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -174,7 +177,7 @@ impl Transcript {
                 Piece::Inline(mut items) => {
                     let dropped = drop_left.min(items.len());
                     drop_left -= dropped;
-                    items.drain(..dropped);
+                    self.unstored.extend(items.drain(..dropped));
                     match (kept.last_mut(), items.is_empty()) {
                         (_, true) => {}
                         (Some(Piece::Inline(last)), false) => last.extend(items),
@@ -233,6 +236,11 @@ impl Transcript {
     /// How many items were taken out since the last call.
     pub(crate) fn take_dropped(&mut self) -> Option<usize> {
         self.dropped.take()
+    }
+
+    /// The items that compactions took out since the last call and that no row has.
+    pub(crate) fn take_unstored(&mut self) -> Vec<Arc<RawValue>> {
+        std::mem::take(&mut self.unstored)
     }
 
     pub(crate) fn pieces_mut(&mut self) -> &mut Vec<Piece> {
@@ -304,6 +312,10 @@ mod tests {
             transcript.push(item(&json!("y")).unwrap()).unwrap();
             transcript.compact(item(&json!("sum")).unwrap(), keep).unwrap();
             assert_eq!(texts(&transcript), expect, "keep {keep}");
+            // What no row has yet still goes into the store.
+            let unstored: Vec<_> = transcript.take_unstored();
+            let unstored: Vec<_> = unstored.iter().map(|item| item.get()).collect();
+            assert_eq!(unstored, ["\"x\"", "\"y\""][..2_usize.saturating_sub(keep)]);
             assert_eq!(transcript.len(), expect.len());
         }
         let error = stored(0, 5).compact(item(&json!("sum")).unwrap(), 6).unwrap_err();
