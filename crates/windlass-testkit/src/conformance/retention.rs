@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use windlass_kernel::{
-    CausalRef, Commit, CommitError, DeadLetter, DeleteTrees, Deleted, NewRun, OnExisting, Op,
+    CausalRef, Commit, CommitError, DeadLetter, DeleteTrees, Deleted, Hold, NewRun, OnExisting, Op,
     Query, Refusal, Run, RunChange, RunKey, RunStatus, RunsQuery, TaskGuard, Turn,
 };
 
@@ -46,14 +46,24 @@ async fn run_of(world: &World, new: NewRun, ends: bool) -> Run {
 // An ended run whose end says something else than the world's clock, which stands still for stamps.
 async fn ended_with(world: &World, id: &str, edit: impl FnOnce(&mut RunChange)) -> Run {
     let (run, hold) = world.create_held(id).await;
-    let mut commit = world.complete_commit(&run, hold);
+    end_with(world, &run, hold, edit).await;
+    world.run(run.run_key).await
+}
+
+async fn end_with(world: &World, run: &Run, hold: Hold, edit: impl FnOnce(&mut RunChange)) {
+    let mut commit = world.complete_commit(run, hold);
     let change = commit.ops_mut().iter_mut().find_map(|op| match op {
         Op::SetRun(change) => Some(change),
         _ => None,
     });
     edit(change.expect("an end changes its run"));
     world.ok(commit).await;
-    run
+}
+
+async fn end_now(world: &World, run: &Run) {
+    let now = world.now().await;
+    let hold = run.turn.hold().expect("the turn is held");
+    end_with(world, run, hold, |change| change.ended_at = Some(now)).await;
 }
 
 fn labelled(world: &World, id: &str) -> NewRun {
@@ -200,16 +210,15 @@ pub async fn keeps_earlier_generations_for_the_newer_if_asked(world: World) {
     let second = run_of(&world, generation(&first), false).await;
     let roots = [first.run_key, alone.run_key, second.run_key];
     assert_eq!(delete_unread(&world, &roots).await, [alone.run_key], "the second lives");
-    let hold = second.turn.hold().unwrap();
-    world.ok(world.complete_commit(&second, hold)).await;
+    end_now(&world, &second).await;
     assert_eq!(delete_unread(&world, &roots).await, [], "the second has just ended");
     let second = world.run(second.run_key).await;
     let late = child_of(&world, &second, "late-child", false).await;
     world.advance_ms(3_600_001).await;
     assert_eq!(delete_unread(&world, &roots).await, [], "a run of the second tree lives");
     assert!(!is_gone(&world, first.run_key).await && !is_gone(&world, child.run_key).await);
-    let hold = late.turn.hold().unwrap();
-    world.ok(world.complete_commit(&late, hold)).await;
+    end_now(&world, &late).await;
+    assert_eq!(delete_unread(&world, &roots).await, [], "the run of its tree has just ended");
     world.advance_ms(3_600_001).await;
     assert_eq!(delete_unread(&world, &roots).await, [first.run_key, second.run_key]);
     let follows = world.create_commit(generation(&second), OnExisting::Refuse);
