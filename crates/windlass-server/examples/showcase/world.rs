@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::agents::{
-    Agent, AnthropicClient, CallResult, ClientOptions, Continuation, LlmRequest,
-    Workflow as AgentState,
+    Agent, AnthropicClient, Budget, CallResult, ClientOptions, Continuation, Lane, LaneOptions,
+    LlmRequest, Workflow as AgentState,
 };
 use windlass::contracts::language::approvers::{Directory, Person};
 use windlass::contracts::language::templates;
 use windlass::contracts::{ActionOutcome, Contracts};
-use windlass::kernel::Subject;
+use windlass::kernel::{LogLevel, Subject};
 use windlass::machines::{ActivityError, Workflow, WorkflowAction, WorkflowError};
 use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
 use windlass::requests::Request;
@@ -23,6 +23,21 @@ use windlass_testkit::scripted_llm::{Script, ScriptedLlm};
 /// A value that runs as a script if a page does not treat it as text.
 pub(crate) const XSS: &str =
     "<img src=x onerror=\"window.__xss=1\"><script>window.__xss=1</script>";
+
+/// Values that run as a script where a page puts them into a tag, an attribute, an address, a style or a script.
+pub(crate) const CORPUS: &[&str] = &[
+    XSS,
+    "\" autofocus onfocus=\"window.__xss=1\" x=\"",
+    "' onmouseover='window.__xss=1' x='",
+    "<svg onload=\"window.__xss=1\">",
+    "<iframe srcdoc=\"<script>parent.__xss=1</script>\"></iframe>",
+    "</script><script>window.__xss=1</script>",
+    "</textarea></title></style><img src=x onerror=window.__xss=1>",
+    "<details open ontoggle=window.__xss=1>",
+    "javascript:window.__xss=1",
+    "{{constructor.constructor('window.__xss=1')()}}${window.__xss=1}",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=window.__xss=1>",
+];
 
 /// The person who looks at the pages.
 pub(crate) fn fay() -> Subject {
@@ -50,8 +65,14 @@ impl World {
         engine.relay("shout", Shout, NoopTerminalHook).build()?;
         let llm = ScriptedLlm::start(Script::echo())?;
         let client = AnthropicClient::new(ClientOptions::new("scripted").base_url(llm.url()))?;
-        let agent = Agent::new("ask", "ask").function("ask", ask).function("answered", answered);
-        engine.agent(agent.output("answer").provider(Arc::new(client)))?;
+        let client = Arc::new(client);
+        let asking =
+            |name| Agent::new(name, "ask").function("ask", ask).function("answered", answered);
+        let live = asking("ask").output("answer").budget(Budget::usd(0.25));
+        engine.agent(live.provider(Arc::clone(&client) as _))?;
+        let lane = LaneOptions::default().gather("20 ms").poll("20 ms", "20 ms");
+        let batch = asking("ask-later").output("answer").lane(Lane::Batch).lane_options(lane);
+        engine.agent(batch.provider(client))?;
         let contracts = Contracts::builder()
             .action("ledger.post", Arc::new(|_| Ok(ActionOutcome::none())))
             .open(engine.core())
@@ -67,9 +88,10 @@ impl World {
         Ok(Self { engine, contracts, _llm: llm })
     }
 
-    /// Options with the dashboard and the routes of documents.
+    /// Options with the dashboard, and the routes of documents and agents.
     pub(crate) fn options(&self) -> Options {
-        let routes = vec![windlass_server::contracts::routes(&self.contracts)];
+        let documents = windlass_server::contracts::routes(&self.contracts);
+        let routes = vec![documents, windlass_server::llm::routes()];
         Options { routes, dashboard: true, ..Options::default() }
     }
 
@@ -98,7 +120,11 @@ fn steps(engine: &Engine) -> windlass::Result<()> {
         "hello",
         async |ctx: Ctx, name: Option<String>| -> windlass::Result<String> {
             let name = name.unwrap_or_else(|| "world".into());
-            ctx.log().info(format!("greeting {name}"))?;
+            ctx.log().write(
+                LogLevel::Info,
+                format!("greeting {name}"),
+                &json!({ "name": name }),
+            )?;
             let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
             ctx.sleep("pause for effect", "20 ms").await?;
             Ok(ctx.step("shout", async || Ok(text.to_uppercase())).await?)
@@ -111,6 +137,9 @@ fn steps(engine: &Engine) -> windlass::Result<()> {
     engine.workflow("flaky", async |ctx: Ctx, _: Value| -> windlass::Result<()> {
         let call = ctx.step("call", async || Err::<(), _>(AnyError::msg("connection refused")));
         Ok(call.retries(1).delay("10 ms").await?)
+    })?;
+    engine.workflow("broken", async |_: Ctx, why: String| -> windlass::Result<()> {
+        Err(AnyError::msg(why).into())
     })?;
     engine.workflow(
         "fan-out",
@@ -191,6 +220,15 @@ async fn answered(workflow: &mut AgentState, next: Continuation) -> CallResult {
 
 /// Starts runs of all models through the HTTP API, and waits until those that end have ended.
 pub(crate) async fn seed(http: &reqwest::Client, api: &str) {
+    // First, so that the list of runs begins with the others.
+    for (n, text) in CORPUS.iter().enumerate() {
+        for (workflow, id) in [("hello", format!("hello-c{n}")), ("broken", format!("broken-{n}"))]
+        {
+            let labels = json!({ "note": text, "key<b>": "x" });
+            let body = json!({ "id": id, "params": text, "labels": labels });
+            post(http, &format!("{api}/workflows/{workflow}/instances"), &body).await;
+        }
+    }
     for (workflow, id, params) in [
         ("hello", "hello-1", json!("Ada")),
         ("hello", "hello-xss", json!(XSS)),
@@ -206,6 +244,7 @@ pub(crate) async fn seed(http: &reqwest::Client, api: &str) {
         ("parcel", "parcel-3", json!({ "broken": true })),
         ("shout", "shout-1", json!("quiet")),
         ("ask", "ask-1", json!({ "question": XSS })),
+        ("ask-later", "later-1", json!({ "question": XSS })),
     ] {
         let body = json!({ "id": id, "params": params, "labels": { "note": "a&b" } });
         post(http, &format!("{api}/workflows/{workflow}/instances"), &body).await;
@@ -239,6 +278,7 @@ pub(crate) async fn seed(http: &reqwest::Client, api: &str) {
         ("parcel", "parcel-3"),
         ("shout", "shout-1"),
         ("ask", "ask-1"),
+        ("ask-later", "later-1"),
     ] {
         let run = format!("{api}/workflows/{workflow}/instances/{id}/result?waitMs=30000");
         http.get(run).send().await.expect("an answer");
