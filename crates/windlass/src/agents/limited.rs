@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_engine::Callees;
-use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey};
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey, Timestamp};
 use windlass_models::agents::{
-    BatchProvider, EventFamily, Provider, ProviderError, ProviderErrorKind as Kind,
-    ProviderRequest, ProviderResponse, RateLimit, RateLimits, TokenSink, WireFormat,
+    BatchLimits, BatchMember, BatchProvider, BatchResults, BatchView, EventFamily, Provider,
+    ProviderError, ProviderErrorKind as Kind, ProviderRequest, ProviderResponse, RateLimit,
+    RateLimits, TokenSink, WireFormat,
 };
 
 use super::ApiKey;
@@ -186,6 +187,21 @@ impl LimitedProvider {
         }
     }
 
+    fn inner(&self) -> &dyn BatchProvider {
+        self.provider.batches().expect("a provider without batches is not asked for them")
+    }
+
+    // Learns from an error. A run or a lane waits for the person who is asked about a spend limit.
+    async fn taught<T>(&self, called: Result<T, ProviderError>) -> Result<T, ProviderError> {
+        if let Err(error) = &called {
+            self.learn_error(error).await;
+        }
+        called.map_err(|error| match error.kind() {
+            Kind::SpendLimitReached => error.with_retry_after(self.ask_every),
+            _ => error,
+        })
+    }
+
     async fn learn_error(&self, error: &ProviderError) {
         let limits = error.rate_limits();
         let (key, limit) = match error.kind() {
@@ -226,7 +242,7 @@ impl Provider for LimitedProvider {
     }
 
     fn batches(&self) -> Option<&dyn BatchProvider> {
-        self.provider.batches()
+        self.provider.batches().map(|_| self as &dyn BatchProvider)
     }
 
     fn call<'a>(
@@ -237,20 +253,47 @@ impl Provider for LimitedProvider {
         Box::pin(async move {
             self.wait(request.attempt > 1).await?;
             let called = self.provider.call(request, sink).await;
-            match &called {
-                Ok(response) => {
-                    let usage = &response.usage;
-                    let tokens = usage.input_tokens + usage.output_tokens;
-                    self.learn(&response.rate_limits, tokens).await;
-                }
-                Err(error) => self.learn_error(error).await,
+            if let Ok(response) = &called {
+                let usage = &response.usage;
+                let tokens = usage.input_tokens + usage.output_tokens;
+                self.learn(&response.rate_limits, tokens).await;
             }
-            // A run waits for the person who is asked.
-            called.map_err(|error| match error.kind() {
-                Kind::SpendLimitReached => error.with_retry_after(self.ask_every),
-                _ => error,
-            })
+            self.taught(called).await
         })
+    }
+}
+
+/// Batches have the limits of the account too. Reading one is free, so only their creation waits.
+impl BatchProvider for LimitedProvider {
+    fn limits(&self) -> BatchLimits {
+        self.inner().limits()
+    }
+
+    fn create<'a>(
+        &'a self,
+        intent: &'a str,
+        members: Vec<BatchMember>,
+    ) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
+        Box::pin(async move {
+            self.wait(false).await?;
+            self.taught(self.inner().create(intent, members).await).await
+        })
+    }
+
+    fn read<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
+        Box::pin(async move { self.taught(self.inner().read(id).await).await })
+    }
+
+    fn since(&self, since: Timestamp) -> BoxFuture<'_, Result<Vec<BatchView>, ProviderError>> {
+        Box::pin(async move { self.taught(self.inner().since(since).await).await })
+    }
+
+    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
+        Box::pin(async move { self.taught(self.inner().cancel(id).await).await })
+    }
+
+    fn results<'a>(&'a self, batch: &'a BatchView) -> Box<dyn BatchResults + 'a> {
+        self.inner().results(batch)
     }
 }
 
