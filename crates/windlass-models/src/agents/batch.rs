@@ -1,5 +1,7 @@
 //! The interface of a provider of language models whose calls can go into batches.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use windlass_kernel::{BoxFuture, Timestamp};
 
@@ -96,8 +98,17 @@ pub struct BatchView {
     pub processing: u64,
     /// The name of its intent, if the provider keeps one.
     pub intent: Option<String>,
+    /// When the provider ends it at the latest, if it says so.
+    pub expires_at: Option<Timestamp>,
     /// Where its results are.
     pub results: Vec<String>,
+}
+
+impl BatchView {
+    /// Whether it should have ended this long ago.
+    pub(crate) fn is_over(&self, now: Timestamp, grace: Duration) -> bool {
+        self.expires_at.is_some_and(|at| at.plus(grace) < now)
+    }
 }
 
 /// A line of results.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_engine::Callees;
-use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey};
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey, Timestamp};
 use windlass_models::agents::{
-    BatchProvider, EventFamily, Provider, ProviderError, ProviderErrorKind as Kind,
-    ProviderRequest, ProviderResponse, RateLimit, RateLimits, TokenSink, WireFormat,
+    BatchLimits, BatchMember, BatchProvider, BatchResults, BatchView, EventFamily, Provider,
+    ProviderError, ProviderErrorKind as Kind, ProviderRequest, ProviderResponse, RateLimit,
+    RateLimits, TokenSink, WireFormat,
 };
 
 use super::ApiKey;
@@ -186,6 +187,26 @@ impl LimitedProvider {
         }
     }
 
+    fn inner(&self) -> &dyn BatchProvider {
+        self.provider.batches().expect("a provider without batches is not asked for them")
+    }
+
+    // A call about a batch learns from its own error: no attempt of a run reports it.
+    async fn taught<T>(&self, called: Result<T, ProviderError>) -> Result<T, ProviderError> {
+        if let Err(error) = &called {
+            self.learn_error(error).await;
+        }
+        self.waiting_for_person(called)
+    }
+
+    // A run or a lane waits for the person who is asked about a spend limit.
+    fn waiting_for_person<T>(&self, called: Result<T, ProviderError>) -> Result<T, ProviderError> {
+        called.map_err(|error| match error.kind() {
+            Kind::SpendLimitReached => error.with_retry_after(self.ask_every),
+            _ => error,
+        })
+    }
+
     async fn learn_error(&self, error: &ProviderError) {
         let limits = error.rate_limits();
         let (key, limit) = match error.kind() {
@@ -226,7 +247,7 @@ impl Provider for LimitedProvider {
     }
 
     fn batches(&self) -> Option<&dyn BatchProvider> {
-        self.provider.batches()
+        self.provider.batches().map(|_| self as &dyn BatchProvider)
     }
 
     fn call<'a>(
@@ -236,11 +257,7 @@ impl Provider for LimitedProvider {
     ) -> BoxFuture<'a, Result<ProviderResponse, ProviderError>> {
         Box::pin(async move {
             self.wait(request.attempt > 1).await?;
-            // A run waits for the person who is asked.
-            self.provider.call(request, sink).await.map_err(|error| match error.kind() {
-                Kind::SpendLimitReached => error.with_retry_after(self.ask_every),
-                _ => error,
-            })
+            self.waiting_for_person(self.provider.call(request, sink).await)
         })
     }
 
@@ -261,6 +278,40 @@ impl Provider for LimitedProvider {
             }
             self.provider.learn(called).await;
         })
+    }
+}
+
+/// Batches have the limits of the account too. Reading one is free, so only their creation waits.
+impl BatchProvider for LimitedProvider {
+    fn limits(&self) -> BatchLimits {
+        self.inner().limits()
+    }
+
+    fn create<'a>(
+        &'a self,
+        intent: &'a str,
+        members: Vec<BatchMember>,
+    ) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
+        Box::pin(async move {
+            self.wait(false).await?;
+            self.taught(self.inner().create(intent, members).await).await
+        })
+    }
+
+    fn read<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
+        Box::pin(async move { self.taught(self.inner().read(id).await).await })
+    }
+
+    fn since(&self, since: Timestamp) -> BoxFuture<'_, Result<Vec<BatchView>, ProviderError>> {
+        Box::pin(async move { self.taught(self.inner().since(since).await).await })
+    }
+
+    fn cancel<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
+        Box::pin(async move { self.taught(self.inner().cancel(id).await).await })
+    }
+
+    fn results<'a>(&'a self, batch: &'a BatchView) -> Box<dyn BatchResults + 'a> {
+        self.inner().results(batch)
     }
 }
 

@@ -21,6 +21,7 @@ on_every_store!(
     a_batch_whose_creation_got_no_answer_is_not_paid_twice,
     results_are_handed_out_whatever_the_provider_does,
     members_without_an_answer_follow_the_policy,
+    a_batch_that_does_not_end_in_time_is_given_up,
     a_run_that_was_ended_does_not_hold_up_the_others,
     a_deadline_chooses_the_lane,
     operators_list_flush_and_cancel,
@@ -275,6 +276,38 @@ async fn members_without_an_answer_follow_the_policy(h: Arc<Harness>) {
             BatchRetry::Fail => (1, 0, 2),
         };
         assert_eq!((created, live, failed), expect, "{retry:?}");
+    }
+}
+
+// `expires_at` has passed, and the provider still shows the batch in progress.
+async fn a_batch_that_does_not_end_in_time_is_given_up(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let ago = |hours: u64, minutes: u64| (now - hours * 3_600 - minutes * 60) as i64;
+    // The provider gives a batch a day. In the first hour after it nothing is done, in the second the batch is
+    // cancelled, and then it is given up.
+    for (created, api, name, cancelled, uncertain) in [
+        (ago(25, 30), Api::Anthropic, "a", true, 0),
+        (ago(25, 30), Api::Openai, "b", true, 0),
+        (ago(26, 30), Api::Anthropic, "c", false, 4),
+        (ago(26, 30), Api::Openai, "d", false, 4),
+    ] {
+        let stuck = BatchPlan { polls: 1_000_000, ..BatchPlan::default() };
+        // Its clock stands still, so the next batch must have ended when it is first read.
+        let next = BatchPlan { polls: 0, ..BatchPlan::default() };
+        let script = Script::echo().batch(stuck).batch(next);
+        let server = ScriptedLlm::start(Script { now: Some(created), ..script }).unwrap();
+        let client: Arc<dyn Provider> = Arc::new(Named::new(name, provider(api, &server)));
+        let askers = engine.agent(rename(agent(client, options()), name)).unwrap();
+        let input = |n: usize| json!({ "provider": name, "question": format!("number {n}") });
+        let runs = askers.start_batch((0..4).map(|n| (format!("r{n}"), input(n)))).await.unwrap();
+        all_answered(&runs).await;
+        let report = server.report();
+        assert_eq!(report.count(Op::CancelBatch) > 0, cancelled, "{report:?}");
+        assert_eq!(report.messages, 4 + uncertain, "{report:?}");
+        let figures = spend(engine.core(), &SpendQuery::default()).await.unwrap();
+        let mine = figures.into_iter().find(|f| f.provider == name).unwrap();
+        assert_eq!((mine.calls, mine.uncertain_calls), (4, uncertain));
     }
 }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass::agents::{
-    Agent, AnthropicClient, CallResult, ClientOptions, Continuation, LimitedProvider, LlmRequest,
-    NoSink, Provider, ProviderErrorKind as Kind, ProviderRequest, Workflow,
+    Agent, AnthropicClient, CallResult, ClientOptions, Continuation, Lane, LaneOptions,
+    LimitedProvider, LlmRequest, NoSink, Provider, ProviderErrorKind as Kind, ProviderRequest,
+    Workflow, lanes,
 };
 use windlass::kernel::Subject;
 use windlass::requests::{Decider, InboxOrder, InboxQuery, NewDecision};
-use windlass::{Engine, RunStatus};
+use windlass::{Engine, RunKey, RunStatus};
 use windlass_testkit::scripted_llm::{Fail, Op, RatePlan, Rule, Script, ScriptedLlm, Tokens, When};
 
 use crate::agents_fixtures::{at_once, types_of};
@@ -20,6 +21,7 @@ on_every_store!(
     an_exhausted_limit_of_an_answer_closes_the_account,
     a_spend_limit_closes_the_account_until_it_is_opened_again,
     a_spend_limit_asks_one_person_and_the_runs_wait,
+    a_spend_limit_of_a_batch_asks_a_person_and_the_lane_waits,
 );
 
 async fn engines(h: &Harness) -> (Engine, Engine) {
@@ -173,4 +175,44 @@ async fn a_spend_limit_asks_one_person_and_the_runs_wait(h: Arc<Harness>) {
         retried += types.iter().filter(|name| *name == "anthropic.retried").count();
     }
     assert_eq!(retried, 1, "only the call that was sent is in the ledger");
+}
+
+async fn a_spend_limit_of_a_batch_asks_a_person_and_the_lane_waits(h: Arc<Harness>) {
+    let script = Script::new()
+        .rule(Rule::op(Op::CreateBatch).fail(Fail::spend_limit()).times(1))
+        .rule(Rule::any().text("paid"));
+    let server = ScriptedLlm::start(script).unwrap();
+    let engine = h.engine().await;
+    let limited = provider(&engine, &server, "d").ask("ann").ask_every("20 milliseconds").unwrap();
+    let options = LaneOptions::default().gather("10 ms").poll("10 ms", "10 ms");
+    let agent = Agent::new("asker", "ask")
+        .function("ask", ask)
+        .function("answered", answered)
+        .output("text")
+        .lane(Lane::Batch)
+        .lane_options(options)
+        .provider(Arc::new(limited));
+    let run = engine.agent(agent).unwrap().start(json!({})).await.unwrap();
+    let inbox = InboxQuery::Person("ann".into());
+    let asked = || async {
+        engine.requests().inbox(&inbox, InboxOrder::Due, None, 10).await.unwrap().requests
+    };
+    until("a person is asked", || async { !asked().await.is_empty() }).await;
+    // The lane asks again and again, more often than a provider may refuse a batch, and sends nothing.
+    let claims = engine.admin().metrics().turns.get();
+    until("the lane has looked often", || async {
+        engine.admin().metrics().turns.get() > claims + 60
+    })
+    .await;
+    assert_eq!(server.report().count(Op::CreateBatch), 1, "the account is closed for the lane");
+    let ann = Decider::new(Subject::new("ann", ["lead"]).unwrap());
+    let id = asked().await.remove(0).id;
+    engine.requests().decide(&id, &ann, &NewDecision::approve()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), "paid");
+    assert_eq!((server.report().count(Op::CreateBatch), server.report().messages), (2, 1));
+    let lane = lanes(engine.core()).await.unwrap().remove(0);
+    let lane: RunKey = lane.run_key.parse().unwrap();
+    let types = types_of(&engine, lane).await;
+    let retried = types.iter().filter(|name| *name == "continuation.retried").count();
+    assert_eq!(retried, 1, "waiting for a person is no event: {types:?}");
 }

@@ -26,6 +26,8 @@ const CLOCK_SKEW: Duration = Duration::from_secs(300);
 /// How long a provider that names no time is left alone after it refused a call.
 const CLOSED_FOR: Duration = Duration::from_secs(5);
 const SPEND_CLOSED_FOR: Duration = Duration::from_secs(60 * 60);
+/// A batch that has not ended so long after its time is cancelled, and given up after the same time again.
+const EXPIRED_GRACE: Duration = Duration::from_secs(60 * 60);
 /// How often a provider may refuse a batch for now before its members fail.
 const CREATES_MAX: u32 = 50;
 
@@ -105,19 +107,25 @@ impl LaneProgram {
         error: ProviderError,
     ) -> Result<(), TurnError> {
         let now = turn.now();
+        if let Some(wait) = error.postponed_by() {
+            // The account is closed. Nothing was sent, so this is no attempt, and no event: it may last for days.
+            batch.creates -= 1;
+            (batch.phase, batch.next) = (Phase::Refused, now.plus(wait));
+            let closed_until = Some(batch.next);
+            return self.write(turn, Change { closed_until, ..Change::of(batch) }).await;
+        }
+        let spent = error.kind() == Kind::SpendLimitReached;
         let mut closed_until = None;
         if error.kind().may_be_paid() {
             // It may exist. The next step looks for it.
             batch.next = now;
-        } else if error.kind() == Kind::Invalid || batch.creates >= CREATES_MAX {
+        } else if error.kind() == Kind::Invalid || batch.creates >= CREATES_MAX && !spent {
             batch.phase = Phase::Refused;
             let why = error.to_string();
             return self.give_up(turn, batch, &why, false).await;
         } else {
-            let wait = match error.kind() {
-                Kind::SpendLimitReached => SPEND_CLOSED_FOR,
-                _ => error.retry_after().unwrap_or(CLOSED_FOR),
-            };
+            let closed_for = if spent { SPEND_CLOSED_FOR } else { CLOSED_FOR };
+            let wait = error.retry_after().unwrap_or(closed_for);
             closed_until = Some(now.plus(wait));
             (batch.phase, batch.next) = (Phase::Refused, now.plus(wait));
         }
@@ -223,13 +231,20 @@ impl LaneProgram {
     // Reads the batch at the provider.
     async fn look(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
         let Some(id) = batch.provider_id().map(ToOwned::to_owned) else { return Ok(()) };
-        let read = match std::mem::take(&mut batch.cancel) {
+        let cancelled = std::mem::take(&mut batch.cancel);
+        let read = match cancelled {
             true => self.provider()?.cancel(&id).await,
             false => self.provider()?.read(&id).await,
         };
         match read {
             Ok(view) if view.ended => self.settle(turn, batch, view).await,
+            Ok(view) if view.is_over(turn.now(), EXPIRED_GRACE * 2) => {
+                let why = "the provider has not ended the batch, which has expired";
+                self.give_up(turn, batch, why, true).await
+            }
             Ok(view) => {
+                // A cancelled batch is read before it is cancelled again.
+                batch.cancel = !cancelled && view.is_over(turn.now(), EXPIRED_GRACE);
                 batch.next = turn.now().plus(self.poll_delay(batch.polls));
                 batch.polls += 1;
                 self.write(turn, Change { view: Some(view), ..Change::of(batch) }).await

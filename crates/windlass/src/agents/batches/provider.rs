@@ -38,6 +38,7 @@ fn view(batch: Batch) -> BatchView {
         total: batch.counts.total(),
         processing: batch.counts.processing,
         intent: batch.metadata.get(INTENT).cloned(),
+        expires_at: batch.expires_at.map(|at| Timestamp::from_micros(at.as_microsecond())),
         results: batch.results,
         id: batch.id,
     }
