@@ -22,7 +22,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use admin::{
-    BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
+    BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, McpArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
 pub(crate) use agents::{AgentsArgs, AgentsCommand, LedgerArgs, TranscriptArgs};
@@ -132,6 +132,16 @@ Examples:
     Inbox(InboxArgs),
     /// Look into batches, budgets and spending of calls of language models.
     Llm(LlmArgs),
+    /// Serve the tools of a server to a language model: MCP over standard input and output.
+    ///
+    /// An MCP client starts this command. Every message goes to the server at --url, with the key: the
+    /// model sees only the tools that the scopes of the key allow. Clients that speak HTTP use /mcp of the
+    /// server instead.
+    #[command(after_help = "\
+Examples:
+  windlass mcp                                 tools of the development server on this machine
+  WINDLASS_KEY=wl_… windlass mcp --url https://windlass.example/api")]
+    Mcp(McpArgs),
     /// Manage the API keys of a server.
     Keys(KeysArgs),
     /// List, inspect and drain workers, the processes that execute runs and tasks.

@@ -165,6 +165,21 @@ impl Client {
         self.parse(response).await
     }
 
+    /// Posts JSON and returns the status and the body of the answer, also of an error.
+    pub(crate) async fn exchange(
+        &self,
+        path: Path<'_>,
+        headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Vec<u8>), Failure> {
+        let request = self.http.post(self.url(path)?).headers(headers).body(body);
+        let request = request.header(CONTENT_TYPE, "application/json").timeout(REQUEST_TIMEOUT);
+        let response = request.send().await.map_err(|error| self.transport_failure(&error))?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(|error| self.transport_failure(&error))?;
+        Ok((status, body.to_vec()))
+    }
+
     /// Reads an answer that is text.
     pub(crate) async fn get_text(&self, path: Path<'_>) -> Result<String, Failure> {
         let request = self.http.get(self.url(path)?).timeout(REQUEST_TIMEOUT);

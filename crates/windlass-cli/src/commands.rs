@@ -11,6 +11,7 @@ mod inbox;
 mod keys;
 mod ledger;
 mod llm;
+mod mcp;
 mod receipts;
 mod records;
 mod reference;
@@ -51,6 +52,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Receipts(args) => receipts::run(Api::new(&args.remote)?, args.command).await,
         Command::Inbox(args) => inbox::run(Api::new(&args.remote)?, args.command).await,
         Command::Llm(args) => llm::run(Api::new(&args.remote)?, args.command).await,
+        Command::Mcp(args) => mcp::run(Client::new(&args.remote)?).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
         Command::Workers(args) => admin::workers(Api::new(&args.remote)?, args.command).await,
         Command::Tasks(args) => admin::tasks(Api::new(&args.remote)?, args.command).await,

@@ -194,6 +194,12 @@ pub(crate) struct HealthArgs {
     pub(crate) remote: Remote,
 }
 
+#[derive(Args)]
+pub(crate) struct McpArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+}
+
 /// The page of a listing.
 #[derive(Args, Clone)]
 pub(crate) struct PageArgs {

@@ -53,6 +53,7 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         auth: Auth::LoopbackPerson(subject),
         metrics_open: true,
         dashboard: true,
+        mcp_at_root: true,
         ..Options::default()
     };
     options.routes.push(windlass_server::contracts::routes(&contracts));

@@ -117,6 +117,7 @@ impl HttpSettings {
     pub(crate) fn options(&self) -> Options {
         Options {
             dashboard: true,
+            mcp_at_root: true,
             tick: self.tick,
             metrics_open: self.metrics_open,
             body_bytes_max: self.body_bytes_max,

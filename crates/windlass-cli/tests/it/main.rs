@@ -18,6 +18,7 @@ mod inbox;
 mod jwt;
 mod kill;
 mod manage;
+mod mcp;
 mod records;
 mod relays;
 mod settings;
