@@ -140,7 +140,7 @@ fn random_contract(random: &mut Random) -> Value {
 /// The version of the content that the document had when it entered its state.
 fn state_version(run: &Run) -> u64 {
     let states = run.rows.values().filter(|row| row.node_type == NodeType::State);
-    states.map(|row| row.version).last().unwrap_or(1)
+    states.map(|row| row.version).next_back().unwrap_or(1)
 }
 
 fn is_unlocked(run: &Run) -> bool {
