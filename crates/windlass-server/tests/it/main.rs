@@ -24,8 +24,6 @@ mod kept;
 mod keyed_events;
 mod limits;
 mod live;
-#[cfg(feature = "agents")]
-mod llm;
 mod lookups;
 mod mcp;
 mod operations;
