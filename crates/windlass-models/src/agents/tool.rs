@@ -251,11 +251,6 @@ impl ToolSet {
         if self.tools.contains_key(name) { name } else { "unknown" }
     }
 
-    /// The name of a tool for the ledger. Any other name is the model's own text.
-    pub(crate) fn shown<'a>(&self, name: &'a str) -> &'a str {
-        if self.0.contains_key(name) { name } else { "unknown" }
-    }
-
     pub(crate) fn is_durable(&self, name: &str) -> bool {
         self.tools.get(name).is_some_and(|tool| tool.is_durable())
     }
