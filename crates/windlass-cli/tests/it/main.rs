@@ -9,6 +9,7 @@ mod dev;
 mod documents;
 mod errors;
 mod events;
+mod evidence;
 mod fake_server;
 mod generations;
 mod help;
