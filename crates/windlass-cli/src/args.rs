@@ -109,7 +109,8 @@ Examples:
 Examples:
   windlass ledger order/order-42
   windlass ledger support/run-7 --tree
-  windlass ledger support/run-7 --html ledger.html")]
+  windlass ledger support/run-7 --html ledger.html
+  windlass ledger --kept                          the ledgers of deleted runs")]
     Ledger(LedgerArgs),
     /// Show the conversations of an agent with its language models.
     #[command(after_help = "\

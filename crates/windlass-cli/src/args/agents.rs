@@ -21,6 +21,10 @@ pub(crate) struct LedgerArgs {
     /// Show the whole tree, with the events of each child below the event that started it.
     #[arg(long)]
     pub(crate) tree: bool,
+    /// Show ledgers that stayed when retention deleted their runs: all of them, with the key of a run the
+    /// ledger of this run, with --root and the key of a root those of its tree.
+    #[arg(long, conflicts_with_all = ["run_number", "tree", "html"])]
+    pub(crate) kept: bool,
     /// Also show causes and hashes.
     #[arg(long)]
     pub(crate) full: bool,

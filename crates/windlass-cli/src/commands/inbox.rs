@@ -112,7 +112,9 @@ fn show(api: &Api, request: &Value) -> Result<(), Failure> {
     let choices = request["choices"].as_array().into_iter().flatten();
     let choices: Vec<String> = choices.map(|choice| cell(choice, "name")).collect();
     out.line(&format!("choices    {}", choices.join(", ")))?;
-    for (name, key) in [("due", "dueAt"), ("digest", "digest"), ("reason", "reason")] {
+    let lines =
+        [("due", "dueAt"), ("digest", "digest"), ("closed by", "closedBy"), ("reason", "reason")];
+    for (name, key) in lines {
         let from = if key == "digest" { &request["about"] } else { request };
         if from[key].is_string() {
             out.line(&format!("{name:<10} {}", cell(from, key)))?;

@@ -1,5 +1,6 @@
-//! `windlass ledger`: the ledger of a run or of its tree, as text or as one HTML page.
+//! `windlass ledger`: the ledger of a run or of its tree, as text or as one HTML page, and kept ledgers.
 
+mod kept;
 mod page;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ use crate::output::{Out, cell, clock, note, sanitize_line};
 const RUNS_MAX: usize = 10_000;
 
 pub(super) async fn run(api: Api, args: LedgerArgs) -> Outcome {
+    if args.kept {
+        return kept::run(api, args).await;
+    }
     let run = resolve(&api.client, &args.run).await?;
     let number = run.number(args.run_number)?;
     let whole = args.root || args.tree || args.html.is_some();

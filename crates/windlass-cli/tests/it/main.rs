@@ -10,6 +10,7 @@ mod dev;
 mod documents;
 mod errors;
 mod events;
+mod evidence;
 mod fake_server;
 mod genai;
 mod generations;
