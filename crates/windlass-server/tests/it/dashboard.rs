@@ -30,6 +30,19 @@ async fn the_dashboard_is_served_under_ui() {
         let again = server.request(Method::GET, &format!("//ui/{path}"));
         let again = again.header(header::IF_NONE_MATCH, tag).send().await.unwrap();
         assert_eq!(again.status(), 304, "{path}");
+        // The same file in fewer bytes, with a tag of its own.
+        let packed = server.request(Method::GET, &format!("//ui/{path}"));
+        let packed = packed.header(header::ACCEPT_ENCODING, "gzip, br").send().await.unwrap();
+        assert_eq!(packed.headers()[header::CONTENT_ENCODING], "br", "{path}");
+        assert_ne!(packed.headers()[header::ETAG], file.headers()[header::ETAG], "{path}");
+        let vary = |response: &reqwest::Response| response.headers()[header::VARY].clone();
+        assert_eq!(
+            (vary(&packed), vary(&file)),
+            ("accept-encoding".parse().unwrap(), vary(&packed))
+        );
+        assert!(file.headers().get(header::CONTENT_ENCODING).is_none(), "{path}");
+        let (packed, plain) = (packed.bytes().await.unwrap(), file.bytes().await.unwrap());
+        assert!(packed.len() * 2 < plain.len(), "{path}: {} of {}", packed.len(), plain.len());
     }
     server.stop().await;
 }

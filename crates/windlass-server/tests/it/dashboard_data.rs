@@ -1,14 +1,19 @@
 //! The routes that the dashboard reads: timeline, step, state, tree, verify, filters, attention, series,
 //! and the stream of hints.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use windlass::admin::Rate;
 use windlass::admin::transfer::RunExport;
+use windlass::admin::{Options as EngineOptions, Rate};
+use windlass::kernel::{Limits, MemoryStore, Timestamp};
+use windlass::{AnyError, Ctx, Store};
+use windlass_server::ServeOptions;
 
-use crate::harness::{Kind, Server, assert_error, on_both_stores};
+use crate::harness::{Kind, Server, assert_error, on_both_stores, open, wait_until, with_timeout};
 use crate::live::{kinds, read_events};
 
 on_both_stores!(
@@ -21,6 +26,7 @@ on_both_stores!(
     an_event_is_found_by_id,
     runs_are_filtered,
     attention_lists_failed_runs,
+    attention_lists_blocked_runs,
     series_count_runs,
     rates_are_listed,
     a_stream_reports_a_followed_run,
@@ -204,6 +210,76 @@ async fn attention_lists_failed_runs(kind: Kind) {
     server.run("charge", "a-1", json!(0), "errored").await;
     let item = of_charge().await.expect("a failed run");
     assert_eq!((&item["kind"], &item["count"]["count"]), (&json!("errored"), &json!(1)));
+    server.stop().await;
+}
+
+async fn attention_lists_blocked_runs(kind: Kind) {
+    let server = Server::start(kind).await;
+    // A timer that the engine does not know wakes the code, which blocks the run.
+    let parked = server.engine.workflow("parked", |ctx: Ctx, (): ()| async move {
+        let timer = tokio::time::sleep(Duration::from_millis(20));
+        tokio::select! { biased; () = timer => {}, slept = ctx.sleep("s", "1 day") => slept? }
+        Ok::<_, AnyError>(())
+    });
+    let run = parked.unwrap().start(()).await.unwrap();
+    let mut found = Value::Null;
+    wait_until("the run is blocked", async || {
+        run.wake().await.unwrap();
+        found = server.get_ok("/attention").await;
+        let items = found["items"].as_array().unwrap();
+        items.iter().any(|item| item["kind"] == "blocked")
+    })
+    .await;
+    let items = found["items"].as_array().unwrap();
+    let item = items.iter().find(|item| item["kind"] == "blocked").unwrap();
+    let about = (&item["workflowName"], &item["key"], &item["count"]["count"]);
+    assert_eq!(about, (&json!("parked"), &json!("FOREIGN_WAKE"), &json!(1)), "{item}");
+    assert_eq!(item["count"]["more"], false, "{item}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attention_lists_runs_by_the_time_they_failed() {
+    with_timeout(old_runs_that_fail()).await;
+}
+
+// A run that is older than a day fails now; a day later, its failure is no news.
+async fn old_runs_that_fail() {
+    let (began, moved) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let by = Arc::clone(&moved);
+    let clock = move || {
+        let start = Timestamp::from_micros(1_770_000_000_000_000);
+        start.plus(began.elapsed()).plus(Duration::from_secs(by.load(Ordering::SeqCst)))
+    };
+    let store = Arc::new(MemoryStore::new(Arc::new(clock), Limits::DEFAULT));
+    let of_store = Arc::clone(&store);
+    let (engine, serve) = (EngineOptions::default(), ServeOptions::default());
+    let server = Server::start_on(Kind::Memory, open(), engine, serve, |_| of_store).await;
+    let forward = async |hours: u64| {
+        moved.fetch_add(hours * 3_600, Ordering::SeqCst);
+        let now = store.now().await.unwrap();
+        wait_until("the engine knows the time", async || server.engine.core().clock().now() >= now)
+            .await;
+    };
+    let late = server.engine.workflow("late", async |ctx: Ctx, (): ()| -> windlass::Result<()> {
+        ctx.event::<Value>("go", "go").timeout("90 days").await?;
+        Err(AnyError::msg("too late").into())
+    });
+    let run = late.unwrap().start(()).await.unwrap();
+    server.wait_for_status("late", run.id(), "waiting").await;
+    forward(30).await;
+    run.send_event("go", &()).await.unwrap();
+    server.wait_for_status("late", run.id(), "errored").await;
+    let errored = async || {
+        let found = server.get_ok("/attention").await;
+        let items = found["items"].as_array().unwrap().clone();
+        items.into_iter().find(|item| item["kind"] == "errored")
+    };
+    let item = errored().await.expect("it failed in the last 24 hours");
+    assert_eq!(item["workflowName"], "late", "{item}");
+    assert_eq!(item["count"], json!({ "count": 1, "more": false }), "{item}");
+    forward(25).await;
+    assert_eq!(errored().await, None, "it failed more than 24 hours ago");
     server.stop().await;
 }
 
