@@ -76,7 +76,7 @@ async fn handle(app: App, api: Router, call: Call, request: Request) -> Result<R
     Ok(match server.answer(&message).await {
         Ok(result) => rpc::success(&message.id, result),
         Err(Failed::Rpc(error)) => rpc::failure(&message.id, &error, version),
-        Err(Failed::Http(response)) => response,
+        Err(Failed::Http(response)) => *response,
     })
 }
 

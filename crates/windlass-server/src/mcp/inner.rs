@@ -52,7 +52,7 @@ impl From<ApiError> for Rejected {
 
 impl From<Rejected> for Failed {
     fn from(rejected: Rejected) -> Self {
-        Self::Rpc(super::RpcError::of_route(rejected.status, &rejected.failure))
+        super::RpcError::of_route(rejected.status, &rejected.failure).into()
     }
 }
 

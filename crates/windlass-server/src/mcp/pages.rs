@@ -19,7 +19,7 @@ pub(super) fn page(name: &str) -> Option<&'static str> {
 /// The sections that match a query best.
 pub(super) fn search(query: &str, limit: usize) -> Vec<Value> {
     let words = words(query);
-    let sections: Vec<Section> = PAGES.iter().flat_map(|page| sections(page)).collect();
+    let sections: Vec<Section> = PAGES.iter().flat_map(sections).collect();
     let counts: Vec<Vec<usize>> = sections.iter().map(|section| section.counts(&words)).collect();
     // A word in few sections says more than a word in many.
     let weights: Vec<f64> = (0..words.len())

@@ -111,14 +111,14 @@ pub(super) fn parse(bytes: &[u8], depth_max: usize) -> Result<Message, RpcError>
 /// Why a request has no result.
 #[derive(Debug)]
 pub(super) enum Failed {
-    Rpc(RpcError),
+    Rpc(Box<RpcError>),
     /// The guard rejected the credential in the meantime: MCP clients react to the HTTP status.
-    Http(Response),
+    Http(Box<Response>),
 }
 
 impl From<RpcError> for Failed {
     fn from(error: RpcError) -> Self {
-        Self::Rpc(error)
+        Self::Rpc(Box::new(error))
     }
 }
 
@@ -192,7 +192,7 @@ impl RpcError {
 
 impl From<ApiError> for Failed {
     fn from(error: ApiError) -> Self {
-        Self::Http(error.into_response())
+        Self::Http(Box::new(error.into_response()))
     }
 }
 

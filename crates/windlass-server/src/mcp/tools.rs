@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(names(&[Scope::Create]), ["start_run", "search_docs", "read_doc"]);
         assert_eq!(names(&[Scope::Admin]).len(), TOOLS.len());
         for tool in &TOOLS {
-            assert_eq!(names(tool.scopes).contains(&tool.name.to_owned()), true, "{}", tool.name);
+            assert!(names(tool.scopes).contains(&tool.name.to_owned()), "{}", tool.name);
             for without in tool.scopes {
                 let rest: Vec<Scope> =
                     tool.scopes.iter().copied().filter(|s| s != without).collect();

@@ -228,7 +228,6 @@ fn keep(last: &mut Vec<u8>, more: &[u8]) {
 }
 
 /// Takes bytes up to the end of a line. Returns how many, and the message if the line has ended and holds one.
-#[expect(clippy::type_complexity, reason = "it is taken apart at once")]
 fn take_line(
     chunk: std::io::Result<&[u8]>,
     line: &mut Vec<u8>,
