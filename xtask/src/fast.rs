@@ -40,6 +40,7 @@ const SLOW: &[Slow] = &[
         target: "it",
         tests: &[
             "::postgres",
+            "agent_reach::",
             "carried::",
             "contracts_crashes::",
             "contracts_races::",

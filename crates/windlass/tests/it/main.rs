@@ -7,6 +7,7 @@ mod agent_batches;
 mod agent_budgets;
 mod agent_lane_crashes;
 mod agent_loops;
+mod agent_reach;
 mod agent_telemetry;
 mod agents;
 mod agents_answers;
