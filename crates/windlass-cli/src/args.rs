@@ -27,7 +27,7 @@ pub(crate) use admin::{
 };
 pub(crate) use agents::{AgentsArgs, AgentsCommand, LedgerArgs, TranscriptArgs};
 pub(crate) use contracts::{
-    ContractsArgs, ContractsCommand, FilesArgs, OnlineCommand, SettingsArgs, TypeArgs,
+    ContractsArgs, ContractsCommand, FilesArgs, OnlineCommand, SchemaKind, SettingsArgs, TypeArgs,
 };
 pub(crate) use documents::{
     AfterArgs, ApprovalsArgs, ApprovalsCommand, DocumentRef, DocumentsArgs, DocumentsCommand,

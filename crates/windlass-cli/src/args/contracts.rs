@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{OutputArg, Remote};
 
@@ -53,8 +53,29 @@ Examples:
 Examples:
   windlass contracts explain invoice.json acme.json large.json")]
     Explain(FilesArgs),
+    /// Print the JSON schema of a kind of file, for editors.
+    #[command(after_help = "\
+Examples:
+  windlass contracts schema contract > contract.schema.json")]
+    Schema {
+        /// The kind of file.
+        kind: SchemaKind,
+    },
     #[command(flatten)]
     Online(OnlineCommand),
+}
+
+/// A kind of file that has a JSON schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaKind {
+    Contract,
+    Definition,
+    Patch,
+    Table,
+    Scenario,
+    Directory,
+    Template,
+    Artefact,
 }
 
 /// Commands that call a server.

@@ -1,6 +1,7 @@
 //! `windlass contracts`: works on files, without a server or a store; `online` calls a server.
 
 mod online;
+mod schema;
 pub(crate) mod serve;
 
 use std::path::Path;
@@ -29,6 +30,7 @@ pub(super) async fn run(command: ContractsCommand) -> Outcome {
         ContractsCommand::Diff { args, mermaid } => print_diffs(&args, mermaid),
         ContractsCommand::Simulate(args) => print_simulations(&args, false),
         ContractsCommand::Explain(args) => print_simulations(&args, true),
+        ContractsCommand::Schema { kind } => schema::print(kind),
         ContractsCommand::Online(command) => online::run(command).await,
     }
 }

@@ -326,3 +326,29 @@ fn a_definition_uses_the_contract_of_its_version() {
     files.write("newer.json", &newer);
     files.run("check", &["newer.json", "invoice.json", "acme.json"], &[]).expect(0);
 }
+
+#[test]
+fn the_schemas_of_files_are_printed_for_editors() {
+    let files = Files::new();
+    let read = |name: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(files.path(name)).unwrap()).unwrap()
+    };
+    for (kind, title, file) in [
+        ("contract", "LifecycleContract", "invoice.json"),
+        ("definition", "OrgWorkflowDefinition", "acme.json"),
+    ] {
+        let printed = run_cli(&["contracts", "schema", kind]).expect(0);
+        let schema: Value = serde_json::from_str(&printed.stdout).unwrap();
+        assert_eq!(schema["title"], title);
+        for field in read(file).as_object().unwrap().keys() {
+            assert!(schema["properties"][field].is_object(), "{kind} has no {field}");
+        }
+    }
+    for kind in ["patch", "table", "scenario", "directory", "template", "artefact"] {
+        let printed = run_cli(&["contracts", "schema", kind]).expect(0);
+        let schema: Value = serde_json::from_str(&printed.stdout).unwrap();
+        assert!(schema["title"].is_string(), "{kind}");
+    }
+    let unknown = run_cli(&["contracts", "schema", "invoice"]).expect(2);
+    assert!(unknown.stderr.contains("possible values: contract, definition"), "{}", unknown.stderr);
+}

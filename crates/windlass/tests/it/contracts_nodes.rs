@@ -250,10 +250,14 @@ fn hook(awaits: bool) -> Value {
     node("hook", "webhook_out", config)
 }
 
+/// How often the receiver of case 30 is down.
+const ATTEMPTS: u32 = 6;
+
 async fn case_30_a_webhook_that_fails_is_dead_and_delivered_by_a_requeue(h: Arc<Harness>) {
     let (engine, contracts) = open_free(&h).await;
     let sink = Sink::default();
-    sink.failures.lock().push(TaskFailure::new("GONE", "the receiver is gone", false));
+    let gone = || TaskFailure::new("GONE", "the receiver is gone", false);
+    sink.failures.lock().extend((0..ATTEMPTS).map(|_| gone()));
     engine.core().serve_effects(WEBHOOK_EFFECT, Arc::new(sink.clone())).unwrap();
     publish(&contracts, slot(json!([hook(false)]), json!([]))).await;
     submitted(&contracts, "h", 10).await;
@@ -261,14 +265,25 @@ async fn case_30_a_webhook_that_fails_is_dead_and_delivered_by_a_requeue(h: Arc<
     let run = contracts.run(TYPE, "h").await.unwrap();
     let receipts = || async { contracts.engine().receipts(run.run_key, None, 10).await.unwrap() };
     until("the webhook is dead", || async { !receipts().await.is_empty() }).await;
+    // The receiver is down for all attempts, and the receipt counts each of them.
+    for attempt in 1..ATTEMPTS {
+        let dead = receipts().await.remove(0);
+        assert_eq!((dead.outcome, dead.attempts), (ReceiptOutcome::Dead, attempt));
+        assert_eq!(dead.error.as_ref().unwrap().name, "GONE");
+        contracts.engine().requeue(dead.task_id, None).await.unwrap();
+        until("it was tried again", || async { receipts().await[0].attempts > attempt }).await;
+    }
     let dead = receipts().await.remove(0);
-    assert_eq!((dead.outcome, dead.attempts), (ReceiptOutcome::Dead, 1));
+    assert_eq!((dead.outcome, dead.attempts), (ReceiptOutcome::Dead, ATTEMPTS));
+    assert_eq!(contracts.run(TYPE, "h").await.unwrap().status, RunStatus::Complete);
     assert_eq!(contracts.health().await.unwrap().dead_effects, 1);
     contracts.engine().requeue(dead.task_id, None).await.unwrap();
     until("it is delivered", || async { receipts().await[0].outcome == ReceiptOutcome::Delivered })
         .await;
     let got = sink.got.lock().clone();
     assert_eq!((got.len(), &got[0].body["n"], &*got[0].document), (1, &json!(10), "h"));
+    let delivered = receipts().await.remove(0);
+    assert_eq!((delivered.attempts, delivered.requeues), (ATTEMPTS + 1, ATTEMPTS));
 }
 
 async fn an_awaited_webhook_is_delivered_before_the_run_goes_on(h: Arc<Harness>) {

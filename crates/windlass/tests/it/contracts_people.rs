@@ -13,6 +13,7 @@ use crate::contracts::{
 use crate::harness::{Harness, on_every_store, until};
 
 on_every_store!(
+    case_35_authors_of_a_document_do_not_approve_what_an_action_makes_of_it,
     case_35_editors_do_not_approve_an_amendment,
     case_35_a_delegation_ends_when_its_giver_edits,
     case_35_an_ignored_action_does_not_replace_the_requester,
@@ -23,6 +24,50 @@ fn people(request: &Approval) -> Vec<&str> {
     let mut asked: Vec<&str> = request.asked.iter().map(|one| one.person.as_str()).collect();
     asked.sort_unstable();
     asked
+}
+
+async fn case_35_authors_of_a_document_do_not_approve_what_an_action_makes_of_it(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let contracts = Contracts::builder().open(&engine).await.unwrap();
+    // An invoice with another one in it.
+    let mut nested = contract();
+    let inner = nested.schemas.document.clone();
+    nested.schemas.document["properties"]["inner"] = inner;
+    contracts.publish_type(&nested, &person("olga")).await.unwrap();
+    contracts.put_directory(&directory()).await.unwrap();
+    let payload = json!({"type": "'invoice'", "id": "entity.note", "content": "entity.inner"});
+    let mutation =
+        json!({"actionType": "document.create", "payloadTemplate": payload, "runAs": "system"});
+    let copy = json!({"id": "usr:approved_to_active:copy", "type": "action",
+                      "config": {"mutation": mutation}});
+    publish(&contracts, json!({"approved_to_active": {"nodes": [copy]}})).await;
+    let mut content = invoice(10);
+    (content["note"], content["inner"]) = (json!("copy"), invoice(15));
+    contracts.create(TYPE, "source", &content, &person("bob")).await.unwrap();
+    content["inner"]["total"] = json!(20);
+    contracts.edit(TYPE, "source", 1, &content, &person("rita"), None).await.unwrap();
+    contracts.act(TYPE, "source", "submit", &person("fred"), None).await.unwrap();
+    let request = open_request(&contracts, "source", 2).await;
+    assert_eq!(people(&request), ["fay"]);
+    // The copy has the default workflow, without the action.
+    contracts.archive(TYPE).await.unwrap();
+    approve(&contracts, &request, "fay").await.unwrap();
+    let made = || async { contracts.document(TYPE, "copy").await.is_ok() };
+    until("the other document exists", made).await;
+    let made = document(&contracts, "copy").await.row;
+    assert_eq!(made.content["total"], 20);
+    // The system made the row, the people of the source made its content.
+    assert_eq!(made.note.who, "system");
+    let editors: Vec<&str> = made.editors.iter().map(String::as_str).collect();
+    assert_eq!(editors, ["bob", "fred", "rita", "system"]);
+    contracts.act(TYPE, "copy", "submit", &person("max"), None).await.unwrap();
+    let request = open_request(&contracts, "copy", 1).await;
+    assert_eq!(people(&request), ["fay"]);
+    for author in ["rita", "fred"] {
+        refused(approve(&contracts, &request, author).await, ErrorCode::ApprovalRefused);
+    }
+    approve(&contracts, &request, "fay").await.unwrap();
+    until_state(&contracts, "copy", "active").await;
 }
 
 async fn case_35_editors_do_not_approve_an_amendment(h: Arc<Harness>) {

@@ -20,10 +20,32 @@ fn check(output: &Output, expect: &[&str]) {
     }
 }
 
+/// The use cases A to E of documents.
+const DOCUMENTS: [&str; 8] = [
+    "small is posted to the ledger",
+    "small is active, and nobody was asked",
+    "large is active, approved by fay and bob",
+    "late is active after its payment",
+    "the request is Withdrawn",
+    "active with {\"from\":900,\"to\":950}",
+    "unconfirmed, and accepted by cleo",
+    "audited by cleo, the portal got {\"total\":900}",
+];
+
+#[test]
+fn documents_run_on_both_databases() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = format!("sqlite://{}/documents.db", folder.path().display());
+    for store in [file, crate::schema::dsn()] {
+        let output = example("documents").arg(&store).output().expect("it starts");
+        check(&output, &DOCUMENTS);
+    }
+}
+
 #[test]
 fn they_run_and_say_what_they_did() {
     let folder = tempfile::tempdir().expect("a folder");
-    let cases: [(&str, &[&str]); 12] = [
+    let cases: [(&str, &[&str]); 13] = [
         ("hello", &["HELLO, WORLD!"]),
         ("signup", &["ann@example.com is in", "6 workflow.completed"]),
         ("fan_out", &["item 7: 121"]),
@@ -47,6 +69,7 @@ fn they_run_and_say_what_they_did() {
             ],
         ),
         ("machine_signal", &["table 1 seats 4", "table 2 is free again"]),
+        ("documents", &DOCUMENTS),
     ];
     for (name, expect) in cases {
         let mut command = example(name);

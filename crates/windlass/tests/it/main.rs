@@ -33,6 +33,7 @@ mod contracts_nodes;
 mod contracts_people;
 mod contracts_races;
 mod contracts_restarts;
+mod contracts_virtual;
 mod control;
 mod crashes;
 mod delayed_start;

@@ -1,0 +1,123 @@
+//! Documents in virtual time, for many turns.
+
+use std::time::Duration;
+
+use serde_json::json;
+use windlass::contracts::Contracts;
+use windlass::contracts::language::tokens::Verdict;
+use windlass::kernel::RunStatus;
+use windlass::model::Engine;
+use windlass_testkit::TestEngine;
+
+use crate::contracts::{SLOT, TYPE, directory, edge, invoice, node, person, publish, role};
+use crate::contracts_restarts::released;
+
+/// How many turns the state is rebuilt after.
+const TURNS: u32 = 200;
+
+/// The next number below a bound (SplitMix64).
+fn below(state: &mut u64, bound: u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) % bound
+}
+
+async fn open(engine: &Engine) -> Contracts {
+    let contracts = Contracts::builder().open(engine).await.unwrap();
+    contracts.publish_type(&released("amend"), &person("olga")).await.unwrap();
+    contracts.put_directory(&directory()).await.unwrap();
+    contracts
+}
+
+/// Waits until the run of a document has nothing to do.
+async fn settled(contracts: &Contracts, id: &str) {
+    loop {
+        let run = contracts.run(TYPE, id).await.unwrap();
+        let waits = run.status == RunStatus::Waiting && run.seen == run.accepted;
+        if waits || run.status.is_ended() {
+            return;
+        }
+        contracts.engine().env().sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// One thing that a person or an operator does.
+async fn random_act(contracts: &Contracts, id: &str, random: &mut u64) {
+    let (engine, rita) = (contracts.engine(), person("rita"));
+    let run = contracts.run(TYPE, id).await.unwrap();
+    let row = contracts.document(TYPE, id).await.unwrap().row;
+    match below(random, 12) {
+        0..=2 => {
+            let content = invoice(below(random, 9));
+            let _ = contracts.edit(TYPE, id, row.version, &content, &rita, None).await;
+        }
+        3 => drop(engine.restart(run.run_key, None).await),
+        4 => engine.evict_all(),
+        5 => drop(contracts.act(TYPE, id, "release", &rita, None).await),
+        _ => {
+            for by in ["fay", "fred", "cleo"] {
+                let inbox = contracts.inbox(&person(by), None, 10).await.unwrap();
+                for request in inbox.into_iter().filter(|one| one.document == id) {
+                    let rejects = below(random, 5) == 0;
+                    let verdict = if rejects { Verdict::Rejected } else { Verdict::Approved };
+                    let (by, digest) = (person(by), request.digest);
+                    let _ =
+                        contracts.decide_approval(&request.id, verdict, digest, &by, None).await;
+                    return;
+                }
+            }
+            let _ = contracts.act(TYPE, id, "submit", &rita, None).await;
+        }
+    }
+}
+
+async fn turns(engine: Engine, mut random: u64) {
+    let contracts = open(&engine).await;
+    publish(
+        &contracts,
+        json!({SLOT: {
+            "nodes": [
+                node("fork", "parallel_split", json!({})),
+                node("one", "approval", role("finance_manager")),
+                node("two", "approval", role("cfo")),
+                node("both", "parallel_join", json!({"mode": "all"})),
+            ],
+            "edges": [
+                edge("f1", "fork", "one"), edge("f2", "fork", "two"),
+                edge("j1", "one", "both"), edge("j2", "two", "both"),
+            ],
+        }}),
+    )
+    .await;
+    let (mut turns, mut documents) = (0, 0);
+    while turns < TURNS {
+        documents += 1;
+        let id = format!("d{documents}");
+        contracts.create(TYPE, &id, &invoice(1), &person("rita")).await.unwrap();
+        settled(&contracts, &id).await;
+        let mut before = String::new();
+        while contracts.run(TYPE, &id).await.unwrap().status != RunStatus::Complete {
+            random_act(&contracts, &id, &mut random).await;
+            settled(&contracts, &id).await;
+            let rebuilt = contracts.rebuild(TYPE, &id).await.unwrap();
+            assert!(rebuilt.same && rebuilt.steps > 0, "{id}: {rebuilt:?}");
+            let position = contracts.position(TYPE, &id).await.unwrap();
+            let now = format!("{position:?}");
+            turns += u32::from(now != before);
+            before = now;
+        }
+    }
+    assert!(documents > 3, "{documents}");
+}
+
+#[test]
+fn case_22_the_state_is_rebuilt_after_each_of_200_random_turns() {
+    for seed in 0..3 {
+        let test = TestEngine::seeded(seed);
+        let engine = test.engine().core().clone();
+        test.run_to_end(turns(engine, seed));
+        test.verify();
+    }
+}
