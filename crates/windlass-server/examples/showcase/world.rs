@@ -139,7 +139,7 @@ fn steps(engine: &Engine) -> windlass::Result<()> {
         Ok(call.retries(1).delay("10 ms").await?)
     })?;
     engine.workflow("broken", async |_: Ctx, why: String| -> windlass::Result<()> {
-        Err(AnyError::msg(why).into())
+        Err(AnyError::msg(why))
     })?;
     engine.workflow(
         "fan-out",

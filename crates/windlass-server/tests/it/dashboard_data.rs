@@ -263,7 +263,7 @@ async fn old_runs_that_fail() {
     };
     let late = server.engine.workflow("late", async |ctx: Ctx, (): ()| -> windlass::Result<()> {
         ctx.event::<Value>("go", "go").timeout("90 days").await?;
-        Err(AnyError::msg("too late").into())
+        Err(AnyError::msg("too late"))
     });
     let run = late.unwrap().start(()).await.unwrap();
     server.wait_for_status("late", run.id(), "waiting").await;

@@ -320,7 +320,7 @@ async fn editors_cannot_approve_what_they_edited(kind: Kind) {
     };
     let about = async |id: &str| {
         let invoice = server.engine.records::<u32>("invoices").get(id).await.unwrap().unwrap();
-        Request::to("role:cfo").about(&invoice.reference())
+        Request::to("role:cfo").about(invoice.reference())
     };
     put(&ann, "i", "?keep=true", 0, 1).await;
     put(&program, "i", "?keep=true", 1, 2).await;

@@ -73,7 +73,8 @@ async fn case_34_two_approvers_race_for_one_quorum(h: Arc<Harness>) {
             approve(&contracts, &request, "fay"),
             approve(&contracts, &request, "fred")
         );
-        (fay.unwrap(), fred.unwrap());
+        fay.unwrap();
+        fred.unwrap();
         until_state(&contracts, &id, "active").await;
         // Both are recorded, and the gate has consumed one approval by both.
         let decided = contracts.approval(&request.id).await.unwrap();
