@@ -62,8 +62,8 @@ pub(crate) async fn orders(shop: &Shop, engine: &Engine) -> Result<()> {
     content["id"] = json!(key);
     shop.submit(&name, "late", content).await?;
     // The credit check says no, so the join is exhausted and the order waits for its payment.
-    engine.send_by_key(EVENT_TYPE, &format!("credit:{key}"), &json!({"ok": false})).await?;
-    engine.send_by_key(EVENT_TYPE, &format!("paid:{key}"), &json!({})).await?;
+    engine.send_by_key(EVENT_TYPE, format!("credit:{key}"), &json!({"ok": false})).await?;
+    engine.send_by_key(EVENT_TYPE, format!("paid:{key}"), &json!({})).await?;
     shop.until(&name, "late", "active").await?;
     println!("  late is active after its payment");
     Ok(())

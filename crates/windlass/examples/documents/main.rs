@@ -1,7 +1,9 @@
 //! Five documents with a lifecycle: an invoice with a fast lane, an order whose first answer wins, an amendment,
 //! a delivery that nobody confirms, and a statement that is sent on time.
 //!
-//! `cargo run --example documents [STORE]`
+//!     cargo run -p windlass --all-features --example documents [STORE]
+
+#![allow(clippy::disallowed_methods, reason = "the examples live in the real world")]
 
 mod cases;
 
