@@ -3015,6 +3015,10 @@ export interface components {
             /** @description The choices. */
             choices: components["schemas"]["ChoiceView"][];
             closedAt?: components["schemas"]["Time"] | null;
+            /** @description The person who ended it: by the last decision, or by withdrawing it. */
+            closedBy?: string | null;
+            /** @description The API key with which it was withdrawn. */
+            closedKeyId?: string | null;
             /** @description Comments. */
             comments: components["schemas"]["CommentView"][];
             /** @description The decisions. Lists leave them out. */
