@@ -3,6 +3,8 @@
 //! A hash chain shows that no event was changed. It cannot show that its end was cut off, or that a
 //! whole run was deleted. To detect that, keep the heads outside the store as [`Anchor`]s.
 
+mod records;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -28,6 +30,8 @@ use crate::query::Query;
 use crate::record::{RecordKey, RecordVersion};
 use crate::rows::{Message, Run, RunStatus, Step};
 use crate::store::Store;
+
+pub use self::records::RecordFlaw;
 
 /// A head that is kept outside the store. As text: run key, next ordinal and hash, separated by
 /// spaces.
@@ -62,8 +66,12 @@ pub struct Report {
     pub kept_ledgers: u64,
     /// How many events all these ledgers have.
     pub events: u64,
+    /// How many kept versions of records were checked.
+    pub versions: u64,
     /// The problems, at most one for each run.
     pub flaws: Vec<Flaw>,
+    /// The problems of kept versions, at most one for each record.
+    pub record_flaws: Vec<RecordFlaw>,
     /// Why some runs could not be checked.
     pub unreadable: Vec<String>,
     /// The heads of all runs without a problem, to be kept outside the store.
@@ -73,11 +81,12 @@ pub struct Report {
 impl Report {
     /// Whether no problem was found.
     pub fn is_clean(&self) -> bool {
-        self.flaws.is_empty() && self.unreadable.is_empty()
+        self.flaws.is_empty() && self.record_flaws.is_empty() && self.unreadable.is_empty()
     }
 }
 
-/// Verifies every run of a store, and that each anchor is on the chain of its run.
+/// Verifies every run of a store, that each anchor is on the chain of its run, and the kept versions of all
+/// records.
 pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Report, Error> {
     let mut kept: BTreeMap<RunKey, Vec<Anchor>> = BTreeMap::new();
     for anchor in anchors {
@@ -105,6 +114,7 @@ pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Repor
         }
     }
     verify_kept(store, &mut kept, &mut report).await?;
+    records::verify_records(store, &mut report).await?;
     for run_key in kept.into_keys() {
         let what = "the run has an anchor but does not exist".to_owned();
         report.flaws.push(Flaw { run_key, ordinal: None, what });
@@ -449,7 +459,6 @@ impl WholeRun {
         flaws
     }
 
-    // The versions of records that the run's commits kept are in the store as they were sealed.
     // The large bodies of the tree, once: with its root.
     async fn verify_bodies(&self, store: &dyn Store) -> Result<Option<Flaw>, Error> {
         if self.run.root != self.run.run_key {
@@ -466,6 +475,7 @@ impl WholeRun {
         Ok(Some(self.flaw(None, what)))
     }
 
+    // The versions of records that the run's commits kept are in the store as they were sealed.
     async fn verify_versions(&self, store: &dyn Store) -> Result<Option<Flaw>, Error> {
         for event in &self.events {
             // Seals that do not parse were reported before.

@@ -7,7 +7,7 @@ use windlass::admin::Options;
 
 use crate::harness::{Harness, Kind, ok, on_every_store};
 
-on_every_store!(a_changed_queue_or_label_is_found);
+on_every_store!(a_changed_queue_or_label_is_found, a_changed_version_of_a_record_is_found);
 
 async fn a_changed_queue_or_label_is_found(h: Arc<Harness>) {
     let engine = h.engine_with(|options| Options { background: false, ..options }).await;
@@ -38,5 +38,46 @@ async fn a_changed_queue_or_label_is_found(h: Arc<Harness>) {
     set("ann", "amn").await;
     assert_eq!(flaws().await, ["the labels are not those the run was started with"]);
     set("amn", "ann").await;
+    assert_eq!(flaws().await, Vec::<String>::new());
+}
+
+// No commit of a run wrote them, so no ledger has a seal of them.
+async fn a_changed_version_of_a_record_is_found(h: Arc<Harness>) {
+    h.expect_no_runs();
+    let engine = h.engine().await;
+    let notes = engine.records::<String>("notes");
+    notes.put("n-1", &"first".to_owned()).expect_absent().keep().send().await.unwrap();
+    notes.put("n-1", &"second".to_owned()).expect_revision(1).keep().send().await.unwrap();
+    let large = "x".repeat(100_000);
+    notes.put("n-2", &large).expect_absent().keep().send().await.unwrap();
+    let flaws = async || {
+        let report = engine.admin().verify().await.unwrap();
+        assert_eq!((report.versions, report.is_clean()), (3, report.record_flaws.is_empty()));
+        report.record_flaws.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(flaws().await, Vec::<String>::new());
+    if h.kind == Kind::Memory {
+        return;
+    }
+    h.sql(match h.kind {
+        Kind::Postgres => "ALTER TABLE record_versions DISABLE TRIGGER USER",
+        _ => "DROP TRIGGER record_versions_update",
+    })
+    .await;
+    let set = async |text: &str| {
+        let body = match h.kind {
+            Kind::Postgres => format!("'\"{text}\"'::bytea"),
+            _ => format!("CAST('\"{text}\"' AS BLOB)"),
+        };
+        let row = "id = 'n-1' AND revision = 1";
+        h.sql(&format!("UPDATE record_versions SET body = {body} WHERE {row}")).await;
+    };
+    set("fifth").await;
+    let what = "the document is not the one that was kept";
+    assert_eq!(
+        flaws().await,
+        [format!("version 1 of record notes/n-1 of namespace default: {what}")]
+    );
+    set("first").await;
     assert_eq!(flaws().await, Vec::<String>::new());
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use windlass::Store;
-use windlass::kernel::verify::{Anchor, Flaw, Report, verify_one, verify_store};
+use windlass::kernel::verify::{Anchor, Flaw, RecordFlaw, Report, verify_one, verify_store};
 
 use super::{open_read_only, resolve_run_keys};
 use crate::args::VerifyArgs;
@@ -39,6 +39,8 @@ pub(crate) async fn verify(args: VerifyArgs) -> Outcome {
             "damage": damage,
             "unreadable": report.unreadable,
             "flaws": flaws,
+            "versions": report.versions,
+            "recordFlaws": report.record_flaws.iter().map(record_flaw).collect::<Vec<_>>(),
         });
         if let Some(saved) = saved {
             report_json["saved"] = saved.into();
@@ -72,6 +74,16 @@ async fn flaws_with_run_names(store: &dyn Store, flaws: &[Flaw]) -> Vec<Value> {
     rows
 }
 
+fn record_flaw(flaw: &RecordFlaw) -> Value {
+    json!({
+        "namespace": flaw.key.namespace.as_str(),
+        "collection": flaw.key.collection.as_str(),
+        "id": flaw.key.id.as_str(),
+        "revision": flaw.revision,
+        "what": flaw.what,
+    })
+}
+
 fn print(out: Out, args: &VerifyArgs, found: &VerifyResult) -> Result<(), Failure> {
     let VerifyResult { damage, report, compared, flaws, saved } = found;
     for sentence in damage {
@@ -87,8 +99,14 @@ fn print(out: Out, args: &VerifyArgs, found: &VerifyResult) -> Result<(), Failur
         };
         out.line(&sanitize(&format!("flawed: {flaw}{name}")))?;
     }
-    let (runs, events, flaws) = (report.runs, report.events, flaws.len());
-    out.line(&format!("{runs} runs, {events} events, {compared} anchors: {flaws} flaws"))?;
+    for flaw in &report.record_flaws {
+        out.line(&sanitize(&format!("flawed: {flaw}")))?;
+    }
+    let (runs, events, versions) = (report.runs, report.events, report.versions);
+    let flaws = flaws.len() + report.record_flaws.len();
+    out.line(&format!(
+        "{runs} runs, {events} events, {versions} versions of records, {compared} anchors: {flaws} flaws"
+    ))?;
     match (&args.save, saved) {
         (Some(path), Some(saved)) => {
             out.line(&format!("{saved} anchors saved to {}", path.display()))
