@@ -313,7 +313,8 @@ async fn noticed(store: &dyn Store) -> Option<Outcome> {
         Ok(report) if report.is_clean() => None,
         Ok(report) => {
             let flaws = report.flaws.iter().map(ToString::to_string);
-            let all: Vec<String> = flaws.chain(report.unreadable).collect();
+            let records = report.record_flaws.iter().map(ToString::to_string);
+            let all: Vec<String> = flaws.chain(records).chain(report.unreadable).collect();
             Some(Outcome::Verify(all.join("; ")))
         }
         Err(error) => Some(Outcome::Verify(error.to_string())),

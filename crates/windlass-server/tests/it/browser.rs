@@ -212,6 +212,26 @@ async fn reader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_page_starts_a_run_with_one_click() {
+    with_timeout(first_run()).await;
+}
+
+async fn first_run() {
+    let site =
+        Site::start(|world| Options { auth: Auth::LoopbackAs(fay()), ..world.options() }).await;
+    let browser = Browser::open(1280, 900).await;
+    browser.goto(&format!("{}/ui/", site.origin)).await;
+    browser.until_text("No run yet").await;
+    browser.eval("document.querySelector('.empty button').click()").await;
+    let shown = "return location.pathname.startsWith('/ui/runs/hello/')";
+    browser.until("the run is shown", shown).await;
+    browser.until_text("The run has ended.").await;
+    assert_eq!(browser.errors().await, Vec::<String>::new());
+    browser.close().await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_are_kept_and_acts_have_the_filter_of_the_list() {
     with_timeout(edits()).await;
 }

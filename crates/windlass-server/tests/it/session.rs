@@ -2,12 +2,18 @@
 
 use reqwest::{Method, header};
 use serde_json::json;
+use windlass_server::Options;
 use windlass_server::auth::Scope;
 
 use crate::auth::{KeyFactory, options_with_keys};
 use crate::harness::{Kind, Server, assert_error, on_both_stores, read};
 
-on_both_stores!(a_key_buys_a_cookie, a_cookie_needs_the_same_origin, whoami_without_sign_in);
+on_both_stores!(
+    a_key_buys_a_cookie,
+    a_cookie_needs_the_same_origin,
+    no_route_obeys_another_site,
+    whoami_without_sign_in,
+);
 
 async fn a_key_buys_a_cookie(kind: Kind) {
     let (keys, options) = options_with_keys();
@@ -74,6 +80,51 @@ async fn a_cookie_needs_the_same_origin(kind: Kind) {
         }
     }
     server.stop().await;
+}
+
+async fn no_route_obeys_another_site(kind: Kind) {
+    let (keys, options) = options_with_keys();
+    let options = Options { routes: vec![windlass_server::llm::routes()], ..options };
+    let server = Server::start_with(kind, options).await;
+    let key = KeyFactory::new(&keys, &server).key("default", &[Scope::Admin]).await;
+    let document = server.request(Method::GET, "/openapi.json").bearer_auth(&key);
+    let (_, document) = read(document).await;
+    let send = async |method: &str, path: &str, origin: &str| {
+        let method = method.to_uppercase().parse().unwrap();
+        let request = server.request(method, path).header(header::ORIGIN, origin);
+        let request = request.header(header::COOKIE, format!("windlass_session={key}"));
+        // The sign-in reads the key before the origin.
+        read(request.json(&json!({ "key": key }))).await
+    };
+    let mut count = 0;
+    let own =
+        [("post", "/batches/x/cancel"), ("post", "/lanes/x/flush"), ("post", "/budgets/x/raise")];
+    let own = own.map(|(method, path)| (method.to_owned(), path.to_owned()));
+    let listed = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().keys();
+        methods.map(|method| (method.clone(), path.clone()))
+    });
+    for (method, path) in listed.chain(own) {
+        let changes = ["post", "put", "patch", "delete"].contains(&method.as_str());
+        if !changes {
+            continue;
+        }
+        let path = with_names(path.strip_prefix("/api").unwrap_or(&path));
+        let answer = send(&method, &path, "https://evil.example").await;
+        assert_error(answer, (403, "FORBIDDEN"));
+        count += 1;
+    }
+    assert!(count > 35, "{count} routes");
+    // The same requests of this server's own pages get further.
+    let own = format!("http://{}", server.address);
+    assert_error(send("post", "/lanes/x/flush", &own).await, (404, "BATCH_NOT_FOUND"));
+    server.stop().await;
+}
+
+/// A path whose parameters are all `x`.
+fn with_names(path: &str) -> String {
+    let parts = path.split('/').map(|part| if part.contains('{') { "x" } else { part });
+    parts.collect::<Vec<_>>().join("/")
 }
 
 async fn whoami_without_sign_in(kind: Kind) {
