@@ -109,7 +109,8 @@ async fn turns(engine: Engine, mut random: u64) {
             before = now;
         }
     }
-    assert!(documents > 3, "{documents}");
+    // Documents become active between, so the turns are not all of one of them.
+    assert!(documents > 1, "{documents}");
 }
 
 #[test]
