@@ -12,7 +12,6 @@ use windlass_kernel::{
 };
 
 use crate::core::Core;
-use crate::env::ThreadPool;
 use crate::registry::Registry;
 use crate::start::StartRun;
 
@@ -123,18 +122,19 @@ impl Templates {
     pub(crate) fn publish(self: &Arc<Self>, workflow: WorkflowName, template: Template) {
         self.unwritten.lock().push((workflow, template));
         let templates = Arc::clone(self);
-        let write = async move {
-            let mut delay = Duration::from_millis(50);
-            while let Err(error) = templates.write().await {
-                if templates.core.lifecycle.is_draining() || !error.is_retryable() {
-                    tracing::warn!(%error, "failed to publish workflow template");
-                    return;
-                }
-                templates.core.env.sleep(delay).await;
-                delay = (delay * 2).min(Duration::from_secs(5));
+        self.core.spawn_service("templates", move || Arc::clone(&templates).publish_all());
+    }
+
+    async fn publish_all(self: Arc<Self>) {
+        let mut delay = Duration::from_millis(50);
+        while let Err(error) = self.write().await {
+            if self.core.lifecycle.is_draining() || !error.is_retryable() {
+                tracing::warn!(%error, "failed to publish workflow template");
+                return;
             }
-        };
-        self.core.env.spawn(ThreadPool::Service, Box::pin(write));
+            self.core.env.sleep(delay).await;
+            delay = (delay * 2).min(Duration::from_secs(5));
+        }
     }
 
     /// Writes the templates that are not written yet and that differ from those of the store.

@@ -270,7 +270,7 @@ pub type BodyMut<'a> = (BodyOwner, &'a mut Body);
 ///
 /// # Errors
 ///
-/// [`ErrorCode::StoreCorrupt`](crate::ErrorCode::StoreCorrupt) if a body does not exist, and errors of the
+/// [`ErrorCode::StoreCorrupt`] if a body does not exist, and errors of the
 /// store. Some references may have been replaced by then.
 pub async fn fill<S: Store + ?Sized>(
     store: &S,

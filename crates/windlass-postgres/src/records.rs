@@ -134,9 +134,10 @@ pub(crate) async fn delete_removed_records(
     request: DeleteRemovedRecords,
 ) -> Result<DeletedRecords, Error> {
     request.validate(&shared.options.limits)?;
-    let first = if request.reserved { "windlass." } else { "" };
-    let (collection, namespace, id) = request.after.as_ref().map_or((first, "", ""), |key| {
-        (key.collection.as_str(), key.namespace.as_str(), key.id.as_str())
+    // A page of the engine's collections never begins before them.
+    let first = if request.reserved { ("windlass.", "", "") } else { ("", "", "") };
+    let (collection, namespace, id) = request.after.as_ref().map_or(first, |key| {
+        first.max((key.collection.as_str(), key.namespace.as_str(), key.id.as_str()))
     });
     // One more, to know whether there are others.
     let limit = i64::from(request.limit) + 1;

@@ -195,9 +195,10 @@ pub(crate) fn delete_removed(
     w: &mut Writer<'_>,
     request: &DeleteRemovedRecords,
 ) -> Result<DeletedRecords, UnitError> {
-    let first = if request.reserved { "windlass." } else { "" };
-    let after = request.after.as_ref().map_or((first, "", ""), |key| {
-        (key.collection.as_str(), key.namespace.as_str(), key.id.as_str())
+    // A page of the engine's collections never begins before them.
+    let first = if request.reserved { ("windlass.", "", "") } else { ("", "", "") };
+    let after = request.after.as_ref().map_or(first, |key| {
+        first.max((key.collection.as_str(), key.namespace.as_str(), key.id.as_str()))
     });
     let sql = if request.reserved { REMOVED_RESERVED } else { REMOVED_OTHERS };
     let mut select = w.conn.prepare_cached(sql)?;
