@@ -120,11 +120,12 @@ mod tests {
             ("quorum of a request to people", "requests.md"),
         ] {
             let hits = search(query, 5);
-            assert_eq!(hits.len(), 5, "{query}");
+            assert!(hits.len() <= 5, "{query}");
             let pages: Vec<&str> = hits.iter().map(|hit| hit["page"].as_str().unwrap()).collect();
             assert!(pages.contains(&page), "{query}: {pages:?}");
         }
         assert_eq!(search("RUN_NOT_ERRORED", 1)[0]["page"], "errors/RUN_NOT_ERRORED.md");
+        assert_eq!(search("workflow", 5).len(), 5);
         assert!(search("xqzzyv", 5).is_empty() && search("", 5).is_empty());
     }
 
