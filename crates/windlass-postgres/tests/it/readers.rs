@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use windlass_kernel::{Namespace, Query, RunsQuery, Store};
+use windlass_kernel::{Query, Store};
 use windlass_postgres::PostgresStore;
 
 use crate::support::{Schema, connect, dsn, options};
@@ -131,8 +131,8 @@ async fn an_engine_has_a_role_that_owns_nothing_but_its_schema() {
     let dsn = format!("{dsn}{separator}options=-crole%3D{engine}");
     let store = PostgresStore::open(&dsn, options(&schema.name)).await.expect("open failed");
     owner.batch_execute(&format!("SET search_path TO {}; {RUNS}", schema.name)).await.unwrap();
-    let query = Query::Runs(RunsQuery::all(Namespace::new("a").unwrap(), 10));
-    assert_eq!(store.list(query).await.unwrap().runs().unwrap().len(), 1);
+    let query = Query::RunKeys { after: None, limit: 10 };
+    assert_eq!(store.list(query).await.unwrap().run_keys().unwrap().len(), 2);
     let application = connect().await;
     application.batch_execute(&format!("SET ROLE {app}")).await.unwrap();
     refused(&application, &format!("SELECT count(*) FROM {}.runs", schema.name)).await;

@@ -258,8 +258,12 @@ async fn old_runs_that_fail() {
     let forward = async |hours: u64| {
         moved.fetch_add(hours * 3_600, Ordering::SeqCst);
         let now = store.now().await.unwrap();
-        wait_until("the engine knows the time", async || server.engine.core().clock().now() >= now)
-            .await;
+        // An idle engine asks nothing, so it learns the time with its next claim.
+        wait_until("the engine knows the time", async || {
+            server.engine.core().wake();
+            server.engine.core().clock().now() >= now
+        })
+        .await;
     };
     let late = server.engine.workflow("late", async |ctx: Ctx, (): ()| -> windlass::Result<()> {
         ctx.event::<Value>("go", "go").timeout("90 days").await?;
