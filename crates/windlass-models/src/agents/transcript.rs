@@ -312,7 +312,7 @@ mod tests {
             transcript.push(item(&json!("y")).unwrap()).unwrap();
             transcript.compact(item(&json!("sum")).unwrap(), keep).unwrap();
             assert_eq!(texts(&transcript), expect, "keep {keep}");
-            // What no row has yet still goes into the store.
+            // Items without a row are still written to the store.
             let unstored: Vec<_> = transcript.take_unstored();
             let unstored: Vec<_> = unstored.iter().map(|item| item.get()).collect();
             assert_eq!(unstored, ["\"x\"", "\"y\""][..2_usize.saturating_sub(keep)]);

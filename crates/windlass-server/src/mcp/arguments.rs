@@ -98,7 +98,7 @@ impl Argument {
         schema
     }
 
-    /// What the argument must be, if it is something else.
+    /// The rule that a value breaks, if it breaks one.
     fn objection(&self, value: &Value) -> Option<String> {
         let is_text = |value: &Value| {
             let chars = value.as_str().map(|text| text.chars().count());

@@ -38,7 +38,7 @@ pub(super) fn version(headers: &HeaderMap, request: &Request) -> Result<Version,
     Ok(version)
 }
 
-/// What the header `Mcp-Name` repeats.
+/// The name that the header `Mcp-Name` repeats.
 fn name(request: &Request) -> Option<&str> {
     match request.method.as_str() {
         "tools/call" => request.params["name"].as_str(),

@@ -35,7 +35,7 @@ pub(super) struct Tool {
     run: for<'a> fn(&'a Inner, Arguments<'a>) -> BoxFuture<'a, Result<Value, Rejected>>,
 }
 
-/// What a call changes.
+/// How much a call changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Nothing,

@@ -497,7 +497,7 @@ async fn malformed_calls_are_errors_of_the_protocol(kind: Kind) {
     ] {
         assert_eq!(post(text.to_string(), &[]).await.0, 202);
     }
-    // What concerns HTTP is refused as on every other route.
+    // Errors of HTTP are the same as on every other route.
     let plain =
         server.request(Method::POST, "/mcp").body("{}").header("content-type", "text/plain");
     assert_eq!(read(plain).await.0, 415);

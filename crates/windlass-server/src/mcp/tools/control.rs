@@ -41,7 +41,7 @@ pub(super) async fn control(inner: &Inner, arguments: Arguments<'_>) -> Result<V
     Ok(done)
 }
 
-/// What an action would do now. Nothing is written.
+/// Says which changes an action would make now. Nothing is written.
 async fn preview(
     inner: &Inner,
     arguments: &Arguments<'_>,

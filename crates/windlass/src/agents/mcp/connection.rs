@@ -33,7 +33,7 @@ pub(super) enum Failed {
     Renewed,
 }
 
-/// What the client and the server have agreed on.
+/// The version and the session that client and server have agreed on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Session {
     /// The version; none before the handshake.
