@@ -58,9 +58,8 @@ impl Section {
     fn counts(&self, words: &[String]) -> Vec<usize> {
         let (title, page) = (self.title.to_lowercase(), self.page.to_lowercase());
         let count = |word: &String| {
-            let named =
-                usize::from(title.contains(&**word)) * 8 + usize::from(page.contains(&**word)) * 8;
-            named + self.lower.matches(&**word).count()
+            let named = usize::from(names(&title, word)) + usize::from(names(&page, word));
+            named * 8 + self.lower.matches(&**word).count()
         };
         words.iter().map(count).collect()
     }
@@ -76,8 +75,17 @@ impl Section {
     }
 }
 
+/// Whether a title has the word or begins a word with it. A code counts only as a whole.
+fn names(title: &str, word: &str) -> bool {
+    let begins = |part: &str| part.starts_with(word) && !part.contains('_');
+    title.split(|c| !is_part(c)).any(|part| part == word || begins(part))
+}
+
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '-'
+}
+
 fn words(query: &str) -> Vec<String> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let mut words: Vec<String> = Vec::new();
     for word in query.to_lowercase().split(|c| !is_part(c)).filter(|word| word.len() > 1) {
         if words.len() < WORDS_MAX && !words.iter().any(|known| known == word) {
@@ -116,7 +124,7 @@ mod tests {
         for (query, page) in [
             ("RUN_NOT_ERRORED", "errors/RUN_NOT_ERRORED.md"),
             ("how to write a state machine", "machines.md"),
-            ("retry policy of a step", "steps.md"),
+            ("retries and backoff of a step", "steps.md"),
             ("quorum of a request to people", "requests.md"),
         ] {
             let hits = search(query, 5);
