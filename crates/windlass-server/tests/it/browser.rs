@@ -225,7 +225,7 @@ async fn first_run() {
     browser.eval("document.querySelector('.empty button').click()").await;
     let shown = "return location.pathname.startsWith('/ui/runs/hello/')";
     browser.until("the run is shown", shown).await;
-    browser.until_text("The run has ended.").await;
+    browser.until_text("3 of 3 steps").await;
     assert_eq!(browser.errors().await, Vec::<String>::new());
     browser.close().await;
     site.stop().await;
