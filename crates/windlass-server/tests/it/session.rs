@@ -89,13 +89,15 @@ async fn no_route_obeys_another_site(kind: Kind) {
     let key = KeyFactory::new(&keys, &server).key("default", &[Scope::Admin]).await;
     let document = server.request(Method::GET, "/openapi.json").bearer_auth(&key);
     let (_, document) = read(document).await;
-    let send = async |method: &str, path: &str, origin: &str| {
+    let send = async |method: &str, path: &str, origin: &str, site: &str| {
         let method = method.to_uppercase().parse().unwrap();
         let request = server.request(method, path).header(header::ORIGIN, origin);
+        let request = request.header("sec-fetch-site", site);
         let request = request.header(header::COOKIE, format!("windlass_session={key}"));
         // The sign-in reads the key before the origin.
         read(request.json(&json!({ "key": key }))).await
     };
+    let this = format!("http://{}", server.address);
     let mut count = 0;
     let own =
         [("post", "/batches/x/cancel"), ("post", "/lanes/x/flush"), ("post", "/budgets/x/raise")];
@@ -110,14 +112,16 @@ async fn no_route_obeys_another_site(kind: Kind) {
             continue;
         }
         let path = with_names(path.strip_prefix("/api").unwrap_or(&path));
-        let answer = send(&method, &path, "https://evil.example").await;
-        assert_error(answer, (403, "FORBIDDEN"));
+        // The guard refuses the first origin to every caller, and the second site only to cookies.
+        let other = send(&method, &path, "https://evil.example", "cross-site").await;
+        assert_error(other, (403, "FORBIDDEN"));
+        assert_error(send(&method, &path, &this, "same-site").await, (403, "FORBIDDEN"));
         count += 1;
     }
     assert!(count > 35, "{count} routes");
     // The same requests of this server's own pages get further.
-    let own = format!("http://{}", server.address);
-    assert_error(send("post", "/lanes/x/flush", &own).await, (404, "BATCH_NOT_FOUND"));
+    let flushed = send("post", "/lanes/x/flush", &this, "same-origin").await;
+    assert_error(flushed, (404, "BATCH_NOT_FOUND"));
     server.stop().await;
 }
 
