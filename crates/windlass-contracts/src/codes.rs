@@ -64,6 +64,8 @@ codes! {
     DOCUMENT_INVALID = "DOCUMENT_INVALID";
     /// The policy refuses an action.
     WORKFLOW_POLICY_DENIED = "WORKFLOW_POLICY_DENIED";
+    /// A payload of an event or a result of an action does not fit the schema of the context.
+    WORKFLOW_RESULT_INVALID = "WORKFLOW_RESULT_INVALID";
     /// An expression, template or rule could not be evaluated.
     WORKFLOW_EVALUATION = "WORKFLOW_EVALUATION";
     /// A turn needs more steps than the limit.

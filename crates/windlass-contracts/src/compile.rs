@@ -29,10 +29,11 @@ use crate::types::{
 pub use hash::load;
 
 /// The version of this compiler. It rises with each change of what the compiler accepts or makes.
-pub const COMPILER_VERSION: &str = "1.1.0";
+pub const COMPILER_VERSION: &str = "1.2.0";
 /// The versions whose artefacts this build loads: documents that are pinned to them go on. Version 1.0.0
-/// accepted edit windows that let a change pass a gate.
-pub const READABLE_VERSIONS: [&str; 2] = ["1.0.0", COMPILER_VERSION];
+/// accepted edit windows that let a change pass a gate. Version 1.1.0 gave two edges between the same nodes one
+/// id, and its artefacts do not have the schema of the context.
+pub const READABLE_VERSIONS: [&str; 3] = ["1.0.0", "1.1.0", COMPILER_VERSION];
 /// The most nodes of an artefact.
 pub const NODES_MAX: usize = 500;
 /// The most edges of an artefact.
@@ -111,6 +112,25 @@ pub fn read_definition(text: &str) -> Result<OrgWorkflowDefinition, Diagnostic> 
     read(text, "workflow definition")
 }
 
+/// Reads another value from JSON text, as strictly: no number loses digits, and no key comes twice. `kind` names
+/// the value in problems.
+///
+/// # Errors
+/// Fails if the text is too long, is not JSON, or does not have the shape of the value.
+pub fn read_strictly<T: DeserializeOwned>(
+    text: &str,
+    kind: &str,
+    bytes_max: usize,
+) -> Result<T, Diagnostic> {
+    source::read(text, bytes_max)?;
+    serde_json::from_str(text).map_err(|error| {
+        let at = source::offset(text, error.line(), error.column());
+        Diagnostic::new(CONTRACT_SHAPE, format!("this is not a {kind}: {error}"))
+            .span(at..at)
+            .help("check the names and the types of the fields")
+    })
+}
+
 pub(crate) fn read<T: DeserializeOwned>(text: &str, kind: &str) -> Result<T, Diagnostic> {
     let value = source::read(text, BYTES_MAX)?;
     serde_json::from_str(text).map_err(|error| {
@@ -123,10 +143,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, kind: &str) -> Result<T, Dia
         {
             return new(&reason).at(pointer).span(span);
         }
-        let line = text.split_inclusive('\n').take(error.line().saturating_sub(1));
-        let at = line.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
-        let at = (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-        let at = at.unwrap_or_default();
+        let at = source::offset(text, error.line(), error.column());
         new(&error.to_string()).span(at..at)
     })
 }
@@ -192,6 +209,7 @@ fn compile_whole(
         obligations: obligations::sorted(contract),
         immaterial_fields: contract.immaterial_fields.iter().cloned().collect(),
         document_actions: contract.document_actions.iter().cloned().collect(),
+        context_schema: language.context_schema(merged.nodes.values()),
         schema_digest: language.schema_digest(),
         system_gate_integrity: integrity,
         nodes: merged.nodes,

@@ -74,6 +74,7 @@ pub struct Place {
 /// use windlass_contracts::diagnostic::{Code, Diagnostic};
 ///
 /// let text = r#"{"nodes": [{"id": "sys:start"}]}"#;
+/// // `new` gives a problem without an advice, and `help` makes it a `Diagnostic`.
 /// let found = Diagnostic::new(Code::new("NODE_RESERVED"), "the id \"sys:start\" is reserved")
 ///     .at("/nodes/0/id")
 ///     .help("begin the id with usr:");
@@ -87,8 +88,7 @@ pub struct Diagnostic {
     /// The problem in one sentence that names the value.
     pub message: String,
     /// The advice.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub help: Option<String>,
+    pub help: String,
     /// Where it is.
     #[serde(flatten)]
     pub place: Box<Place>,
@@ -97,17 +97,52 @@ pub struct Diagnostic {
     pub path: Vec<String>,
 }
 
-impl Diagnostic {
-    /// A problem without a place.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), help: None, place: Box::default(), path: Vec::new() }
+/// A problem that has no advice yet: [`help`](Self::help) makes it a [`Diagnostic`]. No problem can be
+/// reported without an advice.
+#[derive(Debug, Clone)]
+#[must_use = "add the advice with `help`"]
+pub struct WithoutHelp(Diagnostic);
+
+impl WithoutHelp {
+    /// Adds the advice.
+    pub fn help(self, help: impl Into<String>) -> Diagnostic {
+        let help = help.into();
+        debug_assert!(!help.is_empty(), "the advice of {} is empty", self.0.code);
+        Diagnostic { help, ..self.0 }
     }
 
-    /// Adds an advice.
-    #[must_use]
-    pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
-        self
+    /// As [`Diagnostic::at`].
+    pub fn at(self, pointer: impl Into<String>) -> Self {
+        Self(self.0.at(pointer))
+    }
+
+    /// As [`Diagnostic::span`].
+    pub fn span(self, span: impl Into<Span>) -> Self {
+        Self(self.0.span(span))
+    }
+
+    /// As [`Diagnostic::expression`].
+    pub fn expression(self, text: impl Into<String>, span: impl Into<Span>) -> Self {
+        Self(self.0.expression(text, span))
+    }
+
+    /// As [`Diagnostic::path`].
+    pub fn path(self, nodes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self(self.0.path(nodes))
+    }
+}
+
+impl Diagnostic {
+    /// Begins a problem. It is complete with its advice.
+    #[expect(clippy::new_ret_no_self, reason = "a problem is complete with its advice")]
+    pub fn new(code: Code, message: impl Into<String>) -> WithoutHelp {
+        WithoutHelp(Self {
+            code,
+            message: message.into(),
+            help: String::new(),
+            place: Box::default(),
+            path: Vec::new(),
+        })
     }
 
     /// Sets the place in the JSON input.
@@ -183,9 +218,7 @@ impl Diagnostic {
         if !self.path.is_empty() {
             out.push_str(&format!("  = path: {}\n", self.path.join(" → ")));
         }
-        if let Some(help) = &self.help {
-            out.push_str(&format!("  = help: {help}\n"));
-        }
+        out.push_str(&format!("  = help: {}\n", self.help));
         out
     }
 }
@@ -254,7 +287,7 @@ impl miette::Diagnostic for Report {
     }
 
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.diagnostic.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+        Some(Box::new(&self.diagnostic.help))
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
@@ -294,31 +327,33 @@ mod tests {
     fn a_report_shows_the_expression_instead_of_the_json() {
         let found = Diagnostic::new(CODE, "unknown field")
             .at("/edges/0/condition")
-            .expression("entity.x", 7..8);
+            .expression("entity.x", 7..8)
+            .help("use total");
         assert_eq!(
             found.render(Some(("patch.json", "{}"))),
             "error[A_CODE]: unknown field\n --> /edges/0/condition:1:8\n  |\n1 | entity.x\n  \
-             |        ^\n"
+             |        ^\n  = help: use total\n"
         );
     }
 
     #[test]
     fn a_report_without_a_source_names_the_pointer_and_the_path() {
-        let found = Diagnostic::new(CODE, "a cycle").at("/edges").path(["a", "b", "a"]);
+        let found =
+            Diagnostic::new(CODE, "a cycle").path(["a", "b", "a"]).help("cut it").at("/edges");
         assert_eq!(
             found.render(None),
-            "error[A_CODE]: a cycle\n  --> \"/edges\"\n  = path: a → b → a\n"
+            "error[A_CODE]: a cycle\n  --> \"/edges\"\n  = path: a → b → a\n  = help: cut it\n"
         );
     }
 
     #[test]
     fn a_report_cuts_long_lines_and_works_at_the_end_of_the_text() {
         let text = format!("[{}1]", "1,".repeat(1_000));
-        let shown = Diagnostic::new(CODE, "m").at("/1000").render(Some(("f", &text)));
+        let shown = Diagnostic::new(CODE, "m").help("h").at("/1000").render(Some(("f", &text)));
         assert!(shown.contains("f:1:2002") && shown.len() < 300, "{shown}");
         for text in ["", "ab", "ab\n"] {
-            let shown =
-                Diagnostic::new(CODE, "m").span(text.len()..text.len()).render(Some(("f", text)));
+            let found = Diagnostic::new(CODE, "m").span(text.len()..text.len()).help("h");
+            let shown = found.render(Some(("f", text)));
             assert!(shown.starts_with("error[A_CODE]: m\n"), "{shown}");
         }
     }
@@ -342,11 +377,12 @@ mod tests {
 
     #[test]
     fn a_diagnostic_serialises_without_empty_members() {
-        let found = Diagnostic::new(CODE, "m").at("/b").under("/a").span(1..2);
+        let found = Diagnostic::new(CODE, "m").at("/b").span(1..2).help("h").under("/a");
         assert_eq!(
             serde_json::to_value(&found).unwrap(),
             serde_json::json!({
-                "code": "A_CODE", "message": "m", "pointer": "/a/b", "span": {"start": 1, "end": 2},
+                "code": "A_CODE", "message": "m", "help": "h", "pointer": "/a/b",
+                "span": {"start": 1, "end": 2},
             })
         );
         assert_eq!(found.to_string(), "/a/b: m [A_CODE]");

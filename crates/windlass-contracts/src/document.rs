@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::codes::DOCUMENT_INVALID;
+use crate::codes::{DOCUMENT_INVALID, WORKFLOW_RESULT_INVALID};
 use crate::diagnostic::Diagnostic;
-use crate::source;
+use crate::{dsl, source};
 
 /// The most problems that one validation reports.
 const PROBLEMS_MAX: usize = 20;
@@ -22,9 +22,10 @@ impl Validator {
     /// # Errors
     /// Fails if the schema is not a JSON schema.
     pub fn new(schema: &Value) -> Result<Self, Diagnostic> {
-        jsonschema::validator_for(schema).map(Self).map_err(|error| {
+        compile(schema).map(Self).map_err(|error| {
             Diagnostic::new(crate::codes::CONTRACT_SCHEMA, error.to_string())
                 .at("/schemas/document")
+                .help("write a schema of draft 2020-12")
         })
     }
 
@@ -36,7 +37,7 @@ impl Validator {
     pub fn check(&self, document: &Value) -> Result<(), Vec<Diagnostic>> {
         if !document.is_object() {
             let problem = Diagnostic::new(DOCUMENT_INVALID, "a document is a JSON object").at("");
-            return Err(vec![problem]);
+            return Err(vec![problem.help("send the fields of the document in an object")]);
         }
         source::check_numbers(document).map_err(|problem| vec![problem])?;
         let problems: Vec<Diagnostic> = self
@@ -45,10 +46,58 @@ impl Validator {
             .take(PROBLEMS_MAX)
             .map(|error| {
                 let at = error.instance_path().to_string();
-                Diagnostic::new(DOCUMENT_INVALID, error.to_string()).at(at)
+                Diagnostic::new(DOCUMENT_INVALID, error.to_string())
+                    .at(at)
+                    .help("correct the field, or leave it out if the schema does not require it")
             })
             .collect();
         if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+/// Compiles a schema that asserts its formats. Without that, draft 2020-12 takes `"soon"` for a `date-time`, and
+/// the comparison of the field with `now` fails later. Times and dates are those that expressions can read.
+fn compile(schema: &Value) -> Result<jsonschema::Validator, jsonschema::ValidationError<'static>> {
+    jsonschema::options()
+        .should_validate_formats(true)
+        .with_format("date-time", |text: &str| dsl::parse_time(text).is_some())
+        .with_format("date", |text: &str| dsl::parse_date(text).is_some())
+        .build(schema)
+}
+
+/// Checks values that a step writes into the context against the schema of the context. Null stands for an absent
+/// value and always fits. Variables that the step does not write are not checked.
+///
+/// The places of problems are below `/<variable>`.
+pub(crate) fn check_written(
+    schema: &Value,
+    written: &Map<String, Value>,
+) -> Result<(), Diagnostic> {
+    let present: Map<String, Value> = written
+        .iter()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let invalid = |message: String, at: String| {
+        Err(Diagnostic::new(WORKFLOW_RESULT_INVALID, message)
+            .at(at)
+            .help("send the value as the context schema of the contract describes it"))
+    };
+    let present = Value::Object(present);
+    if let Err(problem) = source::check_numbers(&present) {
+        return invalid(problem.message, problem.place.pointer.unwrap_or_default());
+    }
+    let validator = match compile(schema) {
+        Ok(validator) => validator,
+        Err(error) => {
+            return invalid(format!("the context schema is broken: {error}"), String::new());
+        }
+    };
+    // A problem of the whole object is about variables that other steps write.
+    let own = |error: &jsonschema::ValidationError<'_>| !error.instance_path().as_str().is_empty();
+    match validator.iter_errors(&present).find(own) {
+        None => Ok(()),
+        Some(error) => invalid(error.to_string(), error.instance_path().to_string()),
     }
 }
 
@@ -143,6 +192,78 @@ mod tests {
             assert_eq!(problems[0].place.pointer.as_deref(), Some(at), "{problems:?}");
             assert!(problems[0].message.contains(text), "{problems:?}");
         }
+    }
+
+    #[test]
+    fn a_document_has_the_times_and_dates_that_expressions_read() {
+        let schema = json!({"properties": {
+            "due": {"type": "string", "format": "date-time"},
+            "day": {"type": "string", "format": "date"},
+            "from": {"type": ["string", "null"], "format": "email"},
+        }});
+        let validator = Validator::new(&schema).unwrap();
+        let schemas = dsl::Schemas::new(schema);
+        let later =
+            dsl::Expression::parse("entity.due > now || entity.day > '2026-01-31'").unwrap();
+        later.check(&schemas).unwrap();
+        for (field, value, fits) in [
+            ("due", "2026-01-31T12:00:00Z", true),
+            ("due", "2026-01-31T12:00:00.25+02:00", true),
+            ("due", "soon", false),
+            ("due", "", false),
+            ("due", "2026-01-31", false),
+            ("due", "2026-01-31T12:00:00", false),
+            ("day", "2026-01-31", true),
+            ("day", "2026-02-30", false),
+            ("day", "20260131", false),
+            ("day", "2026-01-31T12:00:00Z", false),
+            ("from", "ann@example.com", true),
+            ("from", "ann", false),
+        ] {
+            let document = json!({ field: value });
+            let checked = validator.check(&document);
+            assert_eq!(checked.is_ok(), fits, "{field} {value}");
+            if fits {
+                let scope = dsl::Scope::new(&document, jiff::Timestamp::UNIX_EPOCH);
+                later.evaluate(&scope).unwrap();
+            } else {
+                assert_eq!(
+                    checked.unwrap_err()[0].place.pointer.as_deref(),
+                    Some(&*format!("/{field}"))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn written_values_fit_the_schema_of_their_variable() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "amount": {"$ref": "#/$defs/amount"},
+                "by": {"type": "object", "properties": {"name": {"type": "string"}}},
+                "due": {"type": "string", "format": "date-time"},
+                "other": {"type": "string"},
+            },
+            "required": ["other"],
+            "minProperties": 3,
+            "additionalProperties": false,
+            "$defs": {"amount": {"type": "number", "maximum": 10}},
+        });
+        let check = |written: Value, expect: Option<&str>| {
+            let found = check_written(&schema, written.as_object().unwrap());
+            let place =
+                found.as_ref().err().map(|one| one.place.pointer.clone().unwrap_or_default());
+            assert_eq!(place.as_deref(), expect, "{written}: {found:?}");
+            assert!(found.err().is_none_or(|one| one.code == WORKFLOW_RESULT_INVALID));
+        };
+        check(json!({"amount": 7}), None);
+        check(json!({"amount": null, "by": null}), None);
+        check(json!({"amount": "7"}), Some("/amount"));
+        check(json!({"amount": 11}), Some("/amount"));
+        check(json!({"amount": -9_007_199_254_740_993_i64}), Some("/amount"));
+        check(json!({"by": {"name": 5}}), Some("/by/name"));
+        check(json!({"due": "soon"}), Some("/due"));
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub use explain::{Explained, Step};
 pub use schema::Schemas;
 pub use template::Template;
 
+pub(crate) use check::{parse_date, parse_time};
 pub(crate) use eval::{Operand, read};
 pub(crate) use explain::shorten;
 use schema::Leaf;
@@ -133,8 +134,9 @@ impl Expression {
     /// for it. `&&` and `||` stop at the first operand that decides.
     ///
     /// # Errors
-    /// Fails if a value is not of the type that the operator needs, which a document that fits the
-    /// checked schema never causes, or if a number could lose digits.
+    /// Fails if a value is not of the type that the operator needs, which values that fit the checked
+    /// schemas never cause (the formats `date` and `date-time` are part of the schema), if a list has
+    /// more than [`LIST_ITEMS_MAX`] items, or if a number could lose digits.
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Explained, Error> {
         eval::evaluate(&self.root, &self.text, scope).map_err(|error| error.of(&self.text))
     }

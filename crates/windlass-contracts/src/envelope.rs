@@ -196,7 +196,10 @@ fn build(contract: &LifecycleContract) -> Envelope {
         config,
     };
     let edge = |source: &str, target: &str, label: Option<&str>| Edge {
-        id: ids::system_edge(source, target),
+        id: match label {
+            Some(label) => ids::labelled_system_edge(source, target, label),
+            None => ids::system_edge(source, target),
+        },
         source: source.to_owned(),
         target: target.to_owned(),
         label: label.map(str::to_owned),
@@ -241,7 +244,9 @@ fn build(contract: &LifecycleContract) -> Envelope {
     nodes.sort_by(|a, b| a.id.cmp(&b.id));
     for list in [&mut edges, &mut return_edges] {
         list.sort_by(|a, b| a.id.cmp(&b.id));
-        list.dedup_by(|a, b| a.id == b.id);
+        // The transitions of a gate have one target. Other edges with one id are no repetitions, and stay: the
+        // integrity check refuses them.
+        list.dedup();
     }
     slots.sort_by(|a, b| a.slot_id.cmp(&b.slot_id));
     Envelope {

@@ -49,6 +49,12 @@ pub fn system_edge(source: &str, target: &str) -> String {
     format!("sys:edge:{source}->{target}")
 }
 
+/// The system edge between two nodes that has a label. Two nodes can have several edges: a rejection and an
+/// amendment can lead to one state.
+pub fn labelled_system_edge(source: &str, target: &str, label: &str) -> String {
+    format!("{}[{label}]", system_edge(source, target))
+}
+
 /// Whether a text is a name: a lowercase letter, then lowercase letters, digits and `_`.
 pub fn is_name(text: &str) -> bool {
     text.len() <= NAME_CHARS_MAX

@@ -62,7 +62,11 @@ impl Language {
         ));
         let digest = bytes.map(|bytes| Sha256Digest::of(&bytes)).map_err(|error| Error {
             origin: Origin::Contract,
-            problems: vec![Diagnostic::new(CONTRACT_SCHEMA, error.to_string()).at("/schemas")],
+            problems: vec![
+                Diagnostic::new(CONTRACT_SCHEMA, error.to_string())
+                    .at("/schemas")
+                    .help("write the numbers of the schemas with fewer digits"),
+            ],
         })?;
         let typed = Schemas::new(schemas.document.clone())
             .actor(schemas.actor.clone())
@@ -157,6 +161,16 @@ impl Language {
 
     pub(crate) fn schema_digest(&self) -> Sha256Digest {
         self.digest
+    }
+
+    /// The schema of the context in one order; null if nothing from outside is written into it.
+    pub(crate) fn context_schema<'n>(&self, mut nodes: impl Iterator<Item = &'n Node>) -> Value {
+        let writes = |node: &Node| match &node.config {
+            NodeConfig::WaitEvent(config) => !config.writes.is_empty(),
+            NodeConfig::Action(config) => !config.writes.is_empty(),
+            _ => false,
+        };
+        if nodes.any(writes) { without_order(&self.context) } else { Value::Null }
     }
 
     pub(crate) fn has_rule(&self, name: &str) -> bool {

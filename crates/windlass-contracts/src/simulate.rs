@@ -13,6 +13,7 @@ use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::dsl::Scope;
 use crate::tokens::{
     AllowAll, Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus, Verdict, advance,
+    approvers, is_role, is_rule, leads_to,
 };
 use crate::types::{
     ApprovalConfig, CompiledWorkflow, Need, Node, NodeConfig, NodeType, Obligation, Quorum,
@@ -356,27 +357,40 @@ impl Run<'_> {
     }
 }
 
-/// How the steps met an obligation; nothing if the run did not pass the gate.
+/// How the steps met an obligation; nothing if the run did not pass the gate. Counts what the gate counted: steps
+/// of the slot that leads to it, for the version that passed.
 fn held(obligation: &Obligation, artefact: &CompiledWorkflow, rows: &[StepRow]) -> Option<Held> {
     let gate = crate::ids::gate(&obligation.gate);
     let passed = rows.iter().rfind(|row| {
         row.node == gate && row.status == StepStatus::Completed && row.outcome.is_none()
     })?;
-    let before = || rows.iter().filter(|row| row.seq < passed.seq && row.cycle == passed.cycle);
+    let before = || {
+        rows.iter().filter(|row| {
+            row.seq < passed.seq
+                && !row.lost
+                && (row.cycle, row.version) == (passed.cycle, passed.version)
+                && leads_to(artefact, &row.node, &gate)
+        })
+    };
     let waived = obligation.unless.as_ref().filter(|waiver| {
         before().any(|row| {
             row.outcome.as_ref() == Some(&waiver.outcome)
-                && matches!(artefact.nodes.get(&row.node).map(|node| &node.config),
-                    Some(NodeConfig::Rule(config)) if config.rule == waiver.rule)
+                && is_rule(artefact, &row.node, &waiver.rule)
         })
     });
     let by = match (waived, &obligation.needs) {
         (Some(waiver), _) => {
             format!("the rule {} with the outcome {}", waiver.rule, waiver.outcome)
         }
-        (None, Need::Approvals { .. }) => {
-            let count = before().filter(|row| row.applied == Some(true)).count();
-            format!("{count} approval{}", if count == 1 { "" } else { "s" })
+        (None, Need::Approvals { role, .. }) => {
+            let fits = |row: &&StepRow| {
+                row.applied == Some(true)
+                    && role.as_ref().is_none_or(|role| is_role(artefact, &row.node, role))
+            };
+            let people: BTreeSet<&str> = before().filter(fits).flat_map(approvers).collect();
+            let plural = if people.len() == 1 { "" } else { "s" };
+            let role = role.as_ref().map(|role| format!(" by the role {role}"));
+            format!("{} approval{plural}{}", people.len(), role.unwrap_or_default())
         }
         (None, Need::Action { action_type }) => format!("the action {action_type}"),
     };

@@ -28,11 +28,13 @@ pub const CODES: &[Code] = &[JSON_INVALID, JSON_TOO_LARGE, JSON_DUPLICATE_KEY, J
 pub fn read(text: &str, bytes_max: usize) -> Result<Value, Diagnostic> {
     if text.len() > bytes_max {
         let found = format!("the JSON has {} bytes, the limit is {bytes_max}", text.len());
-        return Err(Diagnostic::new(JSON_TOO_LARGE, found).help("split the input"));
+        return Err(Diagnostic::new(JSON_TOO_LARGE, found).help("send less, or split the input"));
     }
     let value: Value = serde_json::from_str(text).map_err(|error| {
         let at = offset(text, error.line(), error.column());
-        Diagnostic::new(JSON_INVALID, format!("the text is not JSON: {error}")).span(at..at)
+        Diagnostic::new(JSON_INVALID, format!("the text is not JSON: {error}"))
+            .span(at..at)
+            .help("correct the text at this place")
     })?;
     let mut found = None;
     Walk::new(text).value(&mut |event, pointer, span| {
@@ -108,7 +110,7 @@ fn problem(event: Event, raw: &str, pointer: &str, span: Range<usize>) -> Option
 }
 
 /// The byte offset of a line and a column as `serde_json` counts them.
-fn offset(text: &str, line: usize, column: usize) -> usize {
+pub(crate) fn offset(text: &str, line: usize, column: usize) -> usize {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (start + column.saturating_sub(1)).min(text.len());
     (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default()

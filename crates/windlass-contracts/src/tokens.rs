@@ -25,7 +25,8 @@ use crate::types::{
     RunAs,
 };
 
-pub use machine::STEPS_PER_TURN_MAX;
+pub(crate) use gates::{approvers, is_role, is_rule, leads_to};
+pub use machine::{STEPS_PER_TURN_MAX, check_result};
 pub use quorum::{Count, count};
 pub use restart::restart;
 pub use state::{State, Status};

@@ -352,7 +352,7 @@ fn print_simulations(args: &FilesArgs, explain: bool) -> Outcome {
             let result = simulate(&one.artefact, scenario).map_err(|problem| {
                 let message = format!("{}: {}", file.name, problem.message);
                 let failure = Failure::error(message).with_code(problem.code.as_str());
-                failure.or_hint(problem.help)
+                failure.or_hint(Some(problem.help))
             })?;
             if !problems.is_empty() {
                 exit = Exit::Error;
@@ -413,7 +413,10 @@ fn print_one(out: Out, name: &str, result: &Simulation, explain: bool) -> Result
                 names.join(", ")
             }
             (None, Some(problem)) => problem.to_string(),
-            (None, None) => json!(asked.request.approvers).to_string(),
+            (None, None) => match (&asked.request.approvers, &asked.request.chain) {
+                (None, Some(chain)) => format!("the approval chain {chain}"),
+                (approvers, _) => json!(approvers).to_string(),
+            },
         };
         let verdict = format!("{:?}", asked.verdict).to_lowercase();
         let line =

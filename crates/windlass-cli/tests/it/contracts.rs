@@ -201,6 +201,18 @@ fn scenarios_show_the_path_and_who_is_asked() {
 }
 
 #[test]
+fn a_simulation_names_the_chain_of_an_approval() {
+    let files = Files::new();
+    let chain =
+        json!({"id": usr("board"), "type": "approval", "config": {"chain": "board_of_five"}});
+    files.write("chain.json", &patch(&[chain], &[]));
+    files.write("medium.json", &scenario(90_000, "new"));
+    let shown =
+        files.run("simulate", &["invoice.json", "chain.json", "medium.json"], &[]).expect(0);
+    assert!(shown.stdout.contains("the approval chain board_of_five: approved"), "{shown:?}");
+}
+
+#[test]
 fn a_diff_names_what_each_slot_adds() {
     let files = Files::new();
     let diff = files.run("diff", &["invoice.json", "acme.json"], &[]).expect(0).stdout;

@@ -131,7 +131,8 @@ pub fn resolve(
     ] {
         if count > max {
             let text = format!("the directory has {count} {what}, the limit is {max}");
-            return Err(Diagnostic::new(APPROVER_LIMIT, text));
+            return Err(Diagnostic::new(APPROVER_LIMIT, text)
+                .help("remove people who have left and delegations that are over"));
         }
     }
     let mut resolver = Resolver { directory, request, found: Resolution::default() };
@@ -178,7 +179,8 @@ impl Resolver<'_> {
                         [person] => person.clone(),
                         other => {
                             let text = format!("{expression} gave {} people, not one", other.len());
-                            return Err(Diagnostic::new(APPROVER_VALUE, text));
+                            return Err(Diagnostic::new(APPROVER_VALUE, text)
+                                .help("name a field that has the id of one person"));
                         }
                     },
                 };
@@ -251,7 +253,8 @@ impl Resolver<'_> {
     fn manager(&mut self, of: &str, levels: u32) -> Result<(), Diagnostic> {
         if levels == 0 || levels > LEVELS_MAX {
             let text = format!("{levels} levels of managers, the limit is from 1 to {LEVELS_MAX}");
-            return Err(Diagnostic::new(APPROVER_LIMIT, text));
+            return Err(Diagnostic::new(APPROVER_LIMIT, text)
+                .help(format!("write a number from 1 to {LEVELS_MAX}")));
         }
         self.known(of)?;
         let directory = self.directory;
@@ -265,17 +268,22 @@ impl Resolver<'_> {
                     return Ok(());
                 }
                 let text = format!("{below} has no manager: {of} has {level} levels, not {levels}");
-                return Err(Diagnostic::new(APPROVER_NONE, text).path(path));
+                return Err(Diagnostic::new(APPROVER_NONE, text)
+                    .path(path)
+                    .help("add the manager to the directory, or ask fewer levels"));
             };
             path.push(manager);
             level += 1;
             if path[..path.len() - 1].contains(&manager) {
                 let text = format!("the managers above {of} form a circle");
-                return Err(Diagnostic::new(APPROVER_MANAGER_CYCLE, text).path(path));
+                return Err(Diagnostic::new(APPROVER_MANAGER_CYCLE, text)
+                    .path(path)
+                    .help("correct the managers in the directory"));
             }
             if level > LEVELS_MAX {
                 let text = format!("no manager within {LEVELS_MAX} levels above {of} can be asked");
-                return Err(Diagnostic::new(APPROVER_LIMIT, text));
+                return Err(Diagnostic::new(APPROVER_LIMIT, text)
+                    .help("add a manager who did not edit the document, or ask a role"));
             }
             self.known(manager)?;
             if level >= levels && self.accepts(manager) {
@@ -288,11 +296,13 @@ impl Resolver<'_> {
     fn rule(&mut self, rule: &str) -> Result<(), Diagnostic> {
         let table = self.request.rules.get(rule).ok_or_else(|| {
             Diagnostic::new(APPROVER_UNKNOWN, format!("the rule {rule:?} does not exist"))
+                .help("compile the definition again")
         })?;
         let decision = table.decide(&self.request.scope)?;
         let outcome = decision.text(RULE_OUTPUT).map(str::to_owned).ok_or_else(|| {
             let text = format!("the rule {rule:?} has no text output {RULE_OUTPUT:?}");
             Diagnostic::new(APPROVER_VALUE, text)
+                .help(format!("add the output {RULE_OUTPUT:?} to the table"))
         })?;
         self.found.evidence = serde_json::to_value(&decision).ok();
         match outcome.strip_prefix(ROLE_PREFIX) {
@@ -325,7 +335,8 @@ impl Resolver<'_> {
             return Ok(());
         }
         let text = format!("{person:?} is not in the directory");
-        Err(Diagnostic::new(APPROVER_UNKNOWN, text))
+        Err(Diagnostic::new(APPROVER_UNKNOWN, text)
+            .help("add the person to the directory, or name another one"))
     }
 
     /// Whether a person may be asked; if not, notes why.

@@ -11,8 +11,7 @@ use crate::types::{CompiledWorkflow, NodeType};
 
 /// The digest of the canonical JSON of all fields but `hash`.
 pub(super) fn of(compiled: &CompiledWorkflow) -> Result<Sha256Digest, Diagnostic> {
-    let value = serde_json::to_value(compiled)
-        .map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))?;
+    let value = serde_json::to_value(compiled).map_err(|error| not_canonical(&error))?;
     of_value(value)
 }
 
@@ -21,9 +20,13 @@ fn of_value(mut value: Value) -> Result<Sha256Digest, Diagnostic> {
     if let Value::Object(fields) = &mut value {
         fields.remove("hash");
     }
-    let bytes = value_to_canonical(&value)
-        .map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))?;
+    let bytes = value_to_canonical(&value).map_err(|error| not_canonical(&error))?;
     Ok(Sha256Digest::of(&bytes))
+}
+
+fn not_canonical(error: &dyn std::error::Error) -> Diagnostic {
+    Diagnostic::new(CONTRACT_SHAPE, error.to_string())
+        .help("write the numbers of the configurations with fewer digits")
 }
 
 impl CompiledWorkflow {
@@ -32,7 +35,7 @@ impl CompiledWorkflow {
     /// # Errors
     /// Fails if a number in a configuration would lose digits.
     pub fn to_json(&self) -> Result<Vec<u8>, Diagnostic> {
-        to_canonical(self).map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))
+        to_canonical(self).map_err(|error| not_canonical(&error))
     }
 }
 
@@ -69,15 +72,17 @@ fn check_complete(compiled: &CompiledWorkflow) -> Result<(), Diagnostic> {
 pub fn load(bytes: &[u8]) -> Result<CompiledWorkflow, Diagnostic> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| {
         Diagnostic::new(CONTRACT_SHAPE, format!("the artefact is not JSON: {error}"))
+            .help("restore the artefact from a backup, or compile the definition again")
     })?;
     // The version is checked first: another compiler may write another shape.
     match value.get("compilerVersion").and_then(Value::as_str) {
         Some(version) if READABLE_VERSIONS.contains(&version) => {}
         version => {
             let version = version.unwrap_or("none");
+            let [earlier @ .., last] = &READABLE_VERSIONS;
             let message = format!(
-                "the artefact is of compiler version {version}, this build reads {}",
-                READABLE_VERSIONS.join(" and ")
+                "the artefact is of compiler version {version}, this build reads {} and {last}",
+                earlier.join(", ")
             );
             return Err(Diagnostic::new(WORKFLOW_COMPILER_STALE, message)
                 .at("/compilerVersion")
@@ -86,6 +91,7 @@ pub fn load(bytes: &[u8]) -> Result<CompiledWorkflow, Diagnostic> {
     }
     let compiled: CompiledWorkflow = serde_json::from_value(value.clone()).map_err(|error| {
         Diagnostic::new(CONTRACT_SHAPE, format!("this is not a compiled workflow: {error}"))
+            .help("restore the artefact from a backup, or compile the definition again")
     })?;
     let hash = of_value(value)?;
     if hash != compiled.hash {

@@ -8,7 +8,7 @@ use crate::diagnostic::Diagnostic;
 use crate::graph::Graph;
 use crate::ids;
 use crate::types::{
-    CompiledEdge, CompiledWorkflow, Envelope, GateIntegrity, Node, NodeConfig, NodeType,
+    CompiledEdge, CompiledWorkflow, Edge, Envelope, GateIntegrity, Node, NodeConfig, NodeType,
 };
 
 /// Compares the merged graph with the envelope.
@@ -123,7 +123,20 @@ fn check_nodes(envelope: &Envelope, merged: &Merged) -> Result<(), Diagnostic> {
 
 fn check_edges(envelope: &Envelope, merged: &Merged) -> Result<(), Diagnostic> {
     let own: BTreeSet<&str> = envelope.nodes.iter().map(|node| node.id.as_str()).collect();
-    let mut expected: BTreeMap<String, bool> = BTreeMap::new();
+    let mut expected: BTreeMap<String, (Edge, bool)> = BTreeMap::new();
+    let mut expect =
+        |edge: Edge, is_return| match expected.insert(edge.id.clone(), (edge, is_return)) {
+            None => Ok(()),
+            Some((edge, _)) => Err(broken(format!("two system edges have the id {}", edge.id))),
+        };
+    let plain = |source: &str, target: &str| Edge {
+        id: ids::system_edge(source, target),
+        source: source.to_owned(),
+        target: target.to_owned(),
+        label: None,
+        condition: None,
+        priority: 0,
+    };
     for edge in &envelope.edges {
         let slot = envelope.slots.iter().find(|slot| {
             slot.entry == edge.source && slot.exit == edge.target && edge.label.is_none()
@@ -132,18 +145,23 @@ fn check_edges(envelope: &Envelope, merged: &Merged) -> Result<(), Diagnostic> {
             Some(slot) => {
                 let begin = ids::slot_in(&slot.slot_id);
                 let end = ids::slot_out(&slot.slot_id);
-                expected.insert(ids::system_edge(&slot.entry, &begin), false);
-                expected.insert(ids::system_edge(&end, &slot.exit), false);
+                expect(plain(&slot.entry, &begin), false)?;
+                expect(plain(&end, &slot.exit), false)?;
             }
-            None => {
-                expected.insert(edge.id.clone(), false);
-            }
+            None => expect(edge.clone(), false)?,
         }
     }
-    expected.extend(envelope.return_edges.iter().map(|edge| (edge.id.clone(), true)));
-    for (id, is_return) in &expected {
-        let found = merged.edges.get(id);
-        if found.is_none_or(|edge| edge.is_return != *is_return || edge.condition.is_some()) {
+    for edge in &envelope.return_edges {
+        expect(edge.clone(), true)?;
+    }
+    for (id, (edge, is_return)) in &expected {
+        let same = |found: &CompiledEdge| {
+            found.is_return == *is_return
+                && (&found.source, &found.target, found.priority)
+                    == (&edge.source, &edge.target, edge.priority)
+                && (&found.label, &found.condition) == (&edge.label, &edge.condition)
+        };
+        if !merged.edges.get(id).is_some_and(same) {
             return Err(broken(format!("the system edge {id} is missing or changed")));
         }
     }
@@ -227,14 +245,37 @@ mod tests {
     }
 
     #[test]
+    fn a_changed_system_edge_is_found() {
+        fn edge<'a>(merged: &'a mut Merged, id: &str) -> &'a mut CompiledEdge {
+            merged.edges.get_mut(id).unwrap()
+        }
+        let submit = "sys:edge:sys:gate:submit->sys:state:submitted";
+        let reject = "sys:edge:sys:gate:approve->sys:state:draft[reject]";
+        let active = || "sys:state:active".to_owned();
+        check(|merged| edge(merged, submit).target = active(), submit);
+        check(|merged| edge(merged, submit).is_return = true, submit);
+        check(|merged| edge(merged, reject).label = None, reject);
+        check(|merged| drop(merged.edges.remove(reject)), reject);
+    }
+
+    #[test]
+    fn edges_with_one_id_are_found() {
+        let mut envelope = envelope::generate(&samples::invoice()).unwrap();
+        let mut other = envelope.return_edges[0].clone();
+        other.label = Some("other".to_owned());
+        envelope.return_edges.push(other);
+        let error = prove(&envelope, &merge::merge(&envelope, &[])).unwrap_err();
+        assert!(error.message.contains("two system edges have the id"), "{}", error.message);
+    }
+
+    #[test]
     fn reordered_gates_are_found() {
-        check(
-            |merged| {
-                let id = ids::system_edge("sys:gate:submit", "sys:state:submitted");
-                let edge = merged.edges.get_mut(&id).unwrap();
-                edge.target = "sys:state:active".to_owned();
-            },
-            "sys:gate:approve must come after sys:state:submitted",
-        );
+        let envelope = envelope::generate(&samples::invoice()).unwrap();
+        let mut merged = merge::merge(&envelope, &[]);
+        let proof = prove(&envelope, &merged).unwrap();
+        let id = ids::system_edge("sys:gate:submit", "sys:state:submitted");
+        merged.edges.get_mut(&id).unwrap().target = "sys:state:active".to_owned();
+        let system = envelope.nodes.iter().map(|node| node.id.clone()).collect();
+        assert_ne!(dominators(&merged.nodes, &merged.edges, &system), proof.dominators);
     }
 }

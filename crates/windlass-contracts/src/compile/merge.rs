@@ -164,6 +164,8 @@ pub(super) fn order(
     );
     match graph.order() {
         Ok(order) => Ok(order.into_iter().map(|index| graph.id(index).to_owned()).collect()),
-        Err(cycle) => Err(Diagnostic::new(GRAPH_CYCLE, "the workflow has a cycle").path(cycle)),
+        Err(cycle) => Err(Diagnostic::new(GRAPH_CYCLE, "the workflow has a cycle")
+            .path(cycle)
+            .help("remove one of these edges; only the envelope has ways back")),
     }
 }

@@ -7,6 +7,7 @@ use jiff::{Timestamp, civil};
 use super::{
     EXPRESSION_TYPE, Error,
     ast::{Expr, Literal, Namespace, Node, Operator, Path, quote},
+    error::WithoutHelp,
     schema::{Fault, Kind, Leaf, Schemas},
 };
 use crate::diagnostic::Span;
@@ -64,6 +65,11 @@ pub(crate) fn parse_date(text: &str) -> Option<civil::Date> {
     text.parse().ok().filter(|_| plain)
 }
 
+/// The time that a text names, if it names one.
+pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
+    text.parse().ok()
+}
+
 struct Checker<'a> {
     schemas: &'a Schemas,
 }
@@ -82,7 +88,8 @@ impl Checker<'_> {
                         return Err(mismatch(
                             *span,
                             format!("a list of {kind} has an item that is {other}"),
-                        ));
+                        )
+                        .help("give all items one type"));
                     }
                 }
                 plain(Type::List(Box::new(kind)))
@@ -117,7 +124,8 @@ impl Checker<'_> {
         if found.kind == Type::Bool {
             return Ok(found);
         }
-        Err(mismatch(operand.span, format!("{operator} needs a boolean, this is {}", found.kind)))
+        Err(mismatch(operand.span, format!("{operator} needs a boolean, this is {}", found.kind))
+            .help("compare the value with something, such as `== true` or `> 0`"))
     }
 
     fn path(&self, path: &Path, span: Span) -> Result<Leaf, Error> {
@@ -138,7 +146,9 @@ type Side<'a> = (&'a Expr, &'a Leaf);
 impl Compare<'_> {
     fn equality(&self, left: Side<'_>, right: Side<'_>) -> Result<(), Error> {
         match (&left.1.kind, &right.1.kind) {
-            (Type::Null, Type::Null) => Err(self.wrong("compares null with null")),
+            (Type::Null, Type::Null) => {
+                Err(self.wrong("compares null with null").help("write a field on one side"))
+            }
             (Type::Null, _) | (_, Type::Null) => Ok(()),
             (a, b) => {
                 if matches!(a, Type::List(_) | Type::Object)
@@ -160,7 +170,9 @@ impl Compare<'_> {
                 .help("one time has many spellings; compare with < and >=")),
             (Type::Date, Type::Text) => require_dates(right.0),
             (Type::Text, Type::Date) => require_dates(left.0),
-            (a, b) if a != b => Err(self.wrong(format!("cannot compare {a} with {b}"))),
+            (a, b) if a != b => Err(self
+                .wrong(format!("cannot compare {a} with {b}"))
+                .help("compare values of one type; write texts in quotes, and numbers without")),
             _ => {
                 require_listed(right.0, left.1)?;
                 require_listed(left.0, right.1)
@@ -180,7 +192,9 @@ impl Compare<'_> {
             (Type::Text, Type::Text) => Err(self
                 .wrong(format!("{} does not order texts", self.operator.as_str()))
                 .help("order numbers, or fields whose schema has the format date or date-time")),
-            (a, b) => Err(self.wrong(format!("cannot order {a} and {b}"))),
+            (a, b) => Err(self
+                .wrong(format!("cannot order {a} and {b}"))
+                .help("order two numbers, two dates or two times")),
         }
     }
 
@@ -189,17 +203,21 @@ impl Compare<'_> {
         let operator = self.operator.as_str();
         let Type::List(kind) = &list.1.kind else {
             let found = &list.1.kind;
-            return Err(mismatch(list.0.span, format!("{operator} needs a list, this is {found}")));
+            let text = format!("{operator} needs a list, this is {found}");
+            return Err(mismatch(list.0.span, text).help(
+                "write `item in list` or `list contains item`; a list is [1, 2] or a field",
+            ));
         };
         if matches!(item.1.kind, Type::Null | Type::List(_) | Type::Object) {
             let found = &item.1.kind;
-            return Err(mismatch(item.0.span, format!("{operator} cannot search for {found}")));
+            return Err(mismatch(item.0.span, format!("{operator} cannot search for {found}"))
+                .help("search for a number, a text, a boolean or a date"));
         }
         let items = Leaf { kind: (**kind).clone(), values: None };
         self.same_kind(item, (list.0, &items))
     }
 
-    fn wrong(&self, message: impl Into<String>) -> Error {
+    fn wrong(&self, message: impl Into<String>) -> WithoutHelp {
         mismatch(self.expr.span, message)
     }
 }
@@ -213,7 +231,7 @@ const fn literal_type(literal: &Literal) -> Type {
     }
 }
 
-fn mismatch(span: Span, message: impl Into<String>) -> Error {
+fn mismatch(span: Span, message: impl Into<String>) -> WithoutHelp {
     Error::new(EXPRESSION_TYPE, span, message)
 }
 
@@ -239,7 +257,7 @@ fn require_dates(expr: &Expr) -> Result<(), Error> {
 }
 
 fn require_times(expr: &Expr) -> Result<(), Error> {
-    require(expr, "a time such as '2026-01-31T12:00:00Z'", |text| text.parse::<Timestamp>().is_ok())
+    require(expr, "a time such as '2026-01-31T12:00:00Z'", |text| parse_time(text).is_some())
 }
 
 fn require(expr: &Expr, wanted: &str, accepts: impl Fn(&str) -> bool) -> Result<(), Error> {
@@ -249,7 +267,8 @@ fn require(expr: &Expr, wanted: &str, accepts: impl Fn(&str) -> bool) -> Result<
     };
     match texts.into_iter().find(|(text, _)| !accepts(text)) {
         None => Ok(()),
-        Some((text, span)) => Err(mismatch(span, format!("{} is not {wanted}", quote(text)))),
+        Some((text, span)) => Err(mismatch(span, format!("{} is not {wanted}", quote(text)))
+            .help(format!("write {wanted}"))),
     }
 }
 
@@ -295,6 +314,7 @@ fn explain(path: &Path, span: Span, fault: Fault) -> Error {
         }
         Kind::DanglingReference(target) => {
             Error::new(code, place, format!("the schema has no definition {target:?}"))
+                .help("add the definition to $defs, or correct the reference")
         }
         Kind::TooManyReferences => Error::new(
             code,
@@ -305,6 +325,10 @@ fn explain(path: &Path, span: Span, fault: Fault) -> Error {
         Kind::Untyped => {
             Error::new(code, place, format!("the schema does not say one type for {shown}"))
                 .help("add `type`, and `items` to arrays")
+        }
+        Kind::NotAnObject => {
+            Error::new(code, place, format!("the schema does not say that {shown} is an object"))
+                .help("add `\"type\": \"object\"` beside its `properties`")
         }
     }
 }

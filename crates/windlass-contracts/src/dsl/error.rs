@@ -65,21 +65,29 @@ pub struct Error(Box<Inner>);
 struct Inner {
     code: Code,
     message: String,
-    help: Option<String>,
+    help: String,
     text: String,
     span: Span,
 }
 
-impl Error {
-    pub(crate) fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self(Box::new(Inner { code, message, help: None, text: String::new(), span }))
-    }
+/// A problem that has no advice yet, as [`WithoutHelp`](crate::diagnostic::WithoutHelp).
+#[must_use = "add the advice with `help`"]
+pub(crate) struct WithoutHelp(Error);
 
-    #[must_use]
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
-        self.0.help = Some(help.into());
-        self
+impl WithoutHelp {
+    pub(crate) fn help(self, help: impl Into<String>) -> Error {
+        let Self(mut error) = self;
+        error.0.help = help.into();
+        debug_assert!(!error.0.help.is_empty(), "the advice of {} is empty", error.0.code);
+        error
+    }
+}
+
+impl Error {
+    #[expect(clippy::new_ret_no_self, reason = "a problem is complete with its advice")]
+    pub(crate) fn new(code: Code, span: Span, message: impl Into<String>) -> WithoutHelp {
+        let (message, help, text) = (message.into(), String::new(), String::new());
+        WithoutHelp(Self(Box::new(Inner { code, message, help, text, span })))
     }
 
     /// Sets the text that the span is about. A text beyond every limit is cut.
@@ -128,10 +136,6 @@ impl std::error::Error for Error {}
 impl From<Error> for Diagnostic {
     fn from(error: Error) -> Self {
         let Inner { code, message, help, text, span } = *error.0;
-        let found = Self::new(code, message).expression(text, span);
-        match help {
-            Some(help) => found.help(help),
-            None => found,
-        }
+        Self::new(code, message).expression(text, span).help(help)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     EXPRESSION_VALUE, Error, LIST_ITEMS_MAX,
     ast::{Expr, Literal, Namespace, Node, Operator, Path},
-    check::parse_date,
+    check::{parse_date, parse_time},
     explain::{self, Explained, Step},
 };
 use crate::{diagnostic::Span, number::Decimal};
@@ -169,8 +169,7 @@ impl<'a> Run<'a, '_> {
             Node::Literal(literal) => return Ok(Operand::of_literal(literal)),
             Node::List(items) => return Ok(Operand::Literals(items)),
             Node::Path(path) => {
-                let found = read(path, self.scope)
-                    .map_err(|reason| Error::new(EXPRESSION_VALUE, expr.span, reason))?;
+                let found = read(path, self.scope).map_err(|reason| wrong(expr.span, reason))?;
                 self.variables.entry(path.to_string()).or_insert_with(|| explain::keep(&found));
                 return Ok(found);
             }
@@ -185,8 +184,7 @@ impl<'a> Run<'a, '_> {
                     (Operator::NotEqual, true) => {
                         !matches!((&a, &b), (Operand::Null, Operand::Null))
                     }
-                    _ => compare(&a, *operator, &b)
-                        .map_err(|reason| Error::new(EXPRESSION_VALUE, expr.span, reason))?,
+                    _ => compare(&a, *operator, &b).map_err(|reason| wrong(expr.span, reason))?,
                 }
             }
         };
@@ -211,10 +209,14 @@ impl<'a> Run<'a, '_> {
             Operand::Null => Ok(false),
             other => {
                 let found = format!("expected a boolean, this is {}", other.kind());
-                Err(Error::new(EXPRESSION_VALUE, operand.span, found))
+                Err(wrong(operand.span, found))
             }
         }
     }
+}
+
+fn wrong(span: Span, reason: String) -> Error {
+    Error::new(EXPRESSION_VALUE, span, reason).help("correct the value to fit its schema")
 }
 
 fn compare(left: &Operand<'_>, operator: Operator, right: &Operand<'_>) -> Result<bool, String> {
@@ -245,7 +247,7 @@ fn equal(left: &Operand<'_>, right: &Operand<'_>) -> Result<bool, String> {
 fn order(left: &Operand<'_>, right: &Operand<'_>) -> Result<Ordering, String> {
     let time = |operand: &Operand<'_>| match operand {
         Operand::Time(time) => Some(*time),
-        Operand::Text(text) => text.parse().ok(),
+        Operand::Text(text) => parse_time(text),
         _ => None,
     };
     let date = |operand: &Operand<'_>| match operand {

@@ -12,7 +12,7 @@ use winnow::{
 
 use super::{
     CHARACTERS_MAX, DEREFERENCES_MAX, EXPRESSION_NUMBER, EXPRESSION_SYNTAX, EXPRESSION_TOO_LONG,
-    EXPRESSION_TOO_MANY_DEREFERENCES, Error, ast::Operator,
+    EXPRESSION_TOO_MANY_DEREFERENCES, Error, ast::Operator, error::WithoutHelp,
 };
 use crate::number::{self, Decimal};
 
@@ -150,18 +150,20 @@ fn symbol(input: &mut Input<'_>) -> Scan<Token> {
 fn number(input: &mut Input<'_>) -> Result<Token, Error> {
     let start = input.current_token_start();
     let Some(text) = scan(input, digits) else {
-        return Err(unexpected(input, '-').help("a minus sign needs a number behind it"));
+        let help = "write a number directly behind a minus sign; expressions do not compute";
+        return Err(unexpected_at(input, '-').help(help));
     };
     let span = start..start + text.len();
     if let Some(next) = input.chars().next().filter(|c| c.is_alphanumeric() || *c == '_') {
-        return Err(unexpected(input, next).help("write numbers as 12 or 12.50"));
+        return Err(unexpected_at(input, next).help("write numbers as 12 or 12.50"));
     }
     text.parse().map(Token::Number).map_err(|error| match error {
         number::Error::NotANumber(_) => {
             Error::new(EXPRESSION_SYNTAX, span.into(), error.to_string())
                 .help("write numbers without leading zeros")
         }
-        number::Error::Inexact(_) => Error::new(EXPRESSION_NUMBER, span.into(), error.to_string()),
+        number::Error::Inexact(_) => Error::new(EXPRESSION_NUMBER, span.into(), error.to_string())
+            .help("write fewer digits, or compare with a field"),
     })
 }
 
@@ -193,7 +195,8 @@ fn text(input: &mut Input<'_>) -> Result<Token, Error> {
                     EXPRESSION_SYNTAX,
                     (here..here + c.len_utf8()).into(),
                     format!("a text has the control character U+{:04X}", u32::from(c)),
-                ));
+                )
+                .help("remove it; a text stands on one line"));
             }
             c => value.push(c),
         }
@@ -202,19 +205,20 @@ fn text(input: &mut Input<'_>) -> Result<Token, Error> {
         .help("close it with a quote '"))
 }
 
-fn unexpected(input: &Input<'_>, c: char) -> Error {
+fn unexpected_at(input: &Input<'_>, c: char) -> WithoutHelp {
     let at = input.current_token_start();
     let span = at..at + c.len_utf8();
-    let error = Error::new(EXPRESSION_SYNTAX, span.into(), format!("unexpected {c:?}"));
-    match c {
-        '"' => error.help("write texts in single quotes"),
-        '=' => error.help("compare with =="),
-        '&' => error.help("combine with &&"),
-        '|' => error.help("combine with ||"),
-        '+' | '*' | '/' | '%' => {
-            error.help("expressions do not compute; store the value in a field")
-        }
-        c if !c.is_ascii() => error.help("names are ASCII letters, digits and _"),
-        _ => error,
-    }
+    Error::new(EXPRESSION_SYNTAX, span.into(), format!("unexpected {c:?}"))
+}
+
+fn unexpected(input: &Input<'_>, c: char) -> Error {
+    unexpected_at(input, c).help(match c {
+        '"' => "write texts in single quotes",
+        '=' => "compare with ==",
+        '&' => "combine with &&",
+        '|' => "combine with ||",
+        '+' | '*' | '/' | '%' => "expressions do not compute; store the value in a field",
+        c if !c.is_ascii() => "names are ASCII letters, digits and _",
+        _ => "remove it; an expression has paths, numbers, 'texts', operators and parentheses",
+    })
 }

@@ -232,7 +232,7 @@ impl Parser<'_> {
             None => format!("the expression ends where {expected} must follow"),
             Some(_) => format!("expected {expected}"),
         };
-        Error::new(EXPRESSION_SYNTAX, self.span(), found)
+        Error::new(EXPRESSION_SYNTAX, self.span(), found).help(format!("write {expected} here"))
     }
 }
 

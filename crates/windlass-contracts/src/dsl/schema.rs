@@ -77,6 +77,11 @@ impl Schemas {
         for (index, field) in path.fields.iter().enumerate() {
             let fault = |kind| Fault { field: index, kind };
             here = match reader.property(here, field).map_err(fault)? {
+                // Without a type, a document with a number here would fit the schema. The document itself is
+                // always an object.
+                Some(_) if index > 0 && !reader.is_object(here).map_err(fault)? => {
+                    return Err(Fault { field: index - 1, kind: Kind::NotAnObject });
+                }
                 Some(found) => found,
                 None => {
                     let known = reader.names(here).map_err(fault)?;
@@ -139,11 +144,15 @@ pub(crate) struct Fault {
 }
 
 pub(crate) enum Kind {
-    Unknown { known: Vec<String> },
+    Unknown {
+        known: Vec<String>,
+    },
     RemoteReference(String),
     DanglingReference(String),
     TooManyReferences,
     Untyped,
+    /// A field below it is read, and the schema does not say that it is an object.
+    NotAnObject,
 }
 
 impl Kind {
@@ -151,9 +160,10 @@ impl Kind {
         match self {
             Self::Unknown { .. } => super::EXPRESSION_UNKNOWN_NAME,
             Self::RemoteReference(_) => SCHEMA_REMOTE_REF,
-            Self::DanglingReference(_) | Self::TooManyReferences | Self::Untyped => {
-                SCHEMA_UNSUPPORTED
-            }
+            Self::DanglingReference(_)
+            | Self::TooManyReferences
+            | Self::Untyped
+            | Self::NotAnObject => SCHEMA_UNSUPPORTED,
         }
     }
 }
@@ -219,6 +229,27 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
+    /// Whether the schema accepts nothing but objects and null.
+    fn is_object(&self, schema: &'a Value) -> Result<bool, Kind> {
+        // The references are counted when the path goes on.
+        Reader { ..*self }.is_object_within(schema)
+    }
+
+    fn is_object_within(&mut self, schema: &'a Value) -> Result<bool, Kind> {
+        let schema = self.follow(schema)?;
+        if let Some(members) = schema.as_object()
+            && members.contains_key("type")
+        {
+            return Ok(type_name(members) == Some("object"));
+        }
+        for part in self.parts(schema)? {
+            if self.is_object_within(part)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn names(&mut self, schema: &'a Value) -> Result<Vec<String>, Kind> {
         let named = self.follow(schema)?.get("properties").and_then(Value::as_object);
         Ok(named.map(|named| named.keys().cloned().collect()).unwrap_or_default())
@@ -263,7 +294,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The one type that is not null. Without `type`, listed values and properties tell it.
+/// The one type that is not null. Without `type`, listed values tell it.
 fn type_name(members: &Map<String, Value>) -> Option<&str> {
     match members.get("type") {
         Some(Value::String(name)) => return Some(name),
@@ -277,7 +308,7 @@ fn type_name(members: &Map<String, Value>) -> Option<&str> {
     let listed: Vec<&Value> = match (members.get("const"), members.get("enum")) {
         (Some(value), _) => vec![value],
         (None, Some(Value::Array(values))) => values.iter().collect(),
-        _ => return members.contains_key("properties").then_some("object"),
+        _ => return None,
     };
     let mut names = listed.into_iter().filter(|value| !value.is_null()).map(|value| match value {
         Value::Bool(_) => "boolean",

@@ -31,6 +31,9 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
+/// What to do about a value that a template cannot insert.
+const FILL_IN: &str = "fill in the field, or take it out of the template";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(String),
@@ -62,6 +65,7 @@ impl Template {
                     span,
                     format!("a template cannot insert {}", found.kind),
                 )
+                .help("insert a number, a text, a boolean, a date or a time")
                 .of(&self.text)),
                 _ => Ok(()),
             }
@@ -98,7 +102,7 @@ impl Template {
             None => Ok(key),
             Some((path, span)) => {
                 let found = format!("{path} is empty, and a part of a key");
-                Err(Error::new(TEMPLATE_EMPTY_VALUE, span, found).of(&self.text))
+                Err(Error::new(TEMPLATE_EMPTY_VALUE, span, found).help(FILL_IN).of(&self.text))
             }
         })
     }
@@ -138,8 +142,9 @@ impl Template {
             let (piece, span) = match part {
                 Part::Text(text) => (Cow::Borrowed(text.as_str()), None),
                 Part::Path(path, span) => {
-                    let value = value(path, scope)
-                        .map_err(|(code, text)| Error::new(code, *span, text).of(&self.text))?;
+                    let value = value(path, scope).map_err(|(code, text)| {
+                        Error::new(code, *span, text).help(FILL_IN).of(&self.text)
+                    })?;
                     (Cow::Owned(value), Some(*span))
                 }
             };
@@ -160,6 +165,7 @@ impl Template {
                     span.unwrap_or(Span { start: 0, end: self.text.len() }),
                     format!("the rendered text has more than {characters_max} characters"),
                 )
+                .help("shorten the template, or the values that it inserts")
                 .of(&self.text));
             }
         }
@@ -185,7 +191,8 @@ fn value(path: &Path, scope: &Scope<'_>) -> Result<String, (crate::diagnostic::C
 fn parse(text: &str) -> Result<Vec<Part>, Error> {
     if let Some((at, _)) = text.char_indices().nth(CHARACTERS_MAX) {
         let found = format!("the template has more than {CHARACTERS_MAX} characters");
-        return Err(Error::new(TEMPLATE_TOO_LONG, (at..at).into(), found));
+        return Err(Error::new(TEMPLATE_TOO_LONG, (at..at).into(), found)
+            .help("shorten it, or let a field of the document have a part of the text"));
     }
     let mut parts = Vec::new();
     let mut plain = String::new();
@@ -219,7 +226,8 @@ fn parse(text: &str) -> Result<Vec<Part>, Error> {
         let span = Span { start: at + 1, end: at + length };
         if dereferences > DEREFERENCES_MAX {
             let found = format!("the template has more than {DEREFERENCES_MAX} dereferences");
-            return Err(Error::new(EXPRESSION_TOO_MANY_DEREFERENCES, span, found));
+            return Err(Error::new(EXPRESSION_TOO_MANY_DEREFERENCES, span, found)
+                .help("insert fewer fields, or fields that are less deep"));
         }
         if !plain.is_empty() {
             parts.push(Part::Text(std::mem::take(&mut plain)));

@@ -23,6 +23,9 @@ pub(super) fn schemas() -> Schemas {
             "days": {"type": "array", "items": {"type": "string", "format": "date"}},
             "lines": {"type": "array", "items": {"type": "object"}},
             "untyped": {},
+            "loose": {"properties": {"x": {"type": "integer"}}},
+            "wide": {"type": ["object", "integer"], "properties": {"x": {"type": "integer"}}},
+            "maybe": {"type": ["object", "null"], "properties": {"x": {"type": "integer"}}},
             "either": {"type": ["string", "number"]},
             "bare_list": {"type": "array"},
             "in": {"type": "boolean"},
@@ -175,7 +178,7 @@ fn every_error_of_syntax_says_what_to_do_or_what_was_expected() {
     {
         let error = Expression::parse(text).unwrap_err();
         let found = crate::diagnostic::Diagnostic::from(error);
-        assert!(found.help.is_some(), "{found}");
+        assert!(!found.help.is_empty(), "{found}");
         assert!(found.render(None).contains('^'), "{found}");
     }
 }
@@ -284,14 +287,18 @@ fn unknown_names_and_unusable_schemas_have_a_place() {
         ("entity.circle == 1", "SCHEMA_UNSUPPORTED", "circle"),
         ("entity.circle_of_parts.x == 1", "SCHEMA_UNSUPPORTED", "x"),
         ("entity.untyped == 1", "SCHEMA_UNSUPPORTED", "untyped"),
+        ("entity.loose.x == 1", "SCHEMA_UNSUPPORTED", "loose"),
+        ("entity.wide.x == 1", "SCHEMA_UNSUPPORTED", "wide"),
+        ("entity.loose == null", "SCHEMA_UNSUPPORTED", "loose"),
         ("entity.either == 1", "SCHEMA_UNSUPPORTED", "either"),
         ("entity.bare_list contains 1", "SCHEMA_UNSUPPORTED", "bare_list"),
     ] {
         expect_type(text, Err((code, place)));
     }
+    expect_type("entity.maybe.x == 1", Ok(Type::Bool));
     let error = Expression::parse("entity.customer.x").unwrap().check(&schemas()).unwrap_err();
     let help = crate::diagnostic::Diagnostic::from(error).help;
-    assert_eq!(help.as_deref(), Some("known fields: limit, name, parent"));
+    assert_eq!(help, "known fields: limit, name, parent");
 }
 
 #[test]

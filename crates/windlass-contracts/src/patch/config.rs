@@ -179,8 +179,8 @@ impl Check<'_> {
                 let message = format!("{count} people must approve, and fewer are asked");
                 self.wrong("/quorum/count", message, "lower the count, or name more people");
             }
-            Quorum::Any
-            | Quorum::All
+            Quorum::Any {}
+            | Quorum::All {}
             | Quorum::Count { .. }
             | Quorum::Percent { .. }
             | Quorum::Weighted { .. } => {}

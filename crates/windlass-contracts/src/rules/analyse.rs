@@ -101,7 +101,8 @@ pub(super) fn check(
 fn check_sizes(table: &DecisionTable) -> Result<(), Diagnostic> {
     let too_large = |pointer: String, what: &str, count: usize, max: usize| {
         let text = format!("the table has {count} {what}, the limit is {max}");
-        Err(Diagnostic::new(RULE_TOO_LARGE, text).at(pointer))
+        let help = "split the table into several tables, or shorten it";
+        Err(Diagnostic::new(RULE_TOO_LARGE, text).at(pointer).help(help))
     };
     for (pointer, what, count, max) in [
         ("/inputs", "inputs", table.inputs.len(), COLUMNS_MAX),
@@ -113,7 +114,7 @@ fn check_sizes(table: &DecisionTable) -> Result<(), Diagnostic> {
         }
         if count == 0 {
             let text = format!("the table has no {what}");
-            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer));
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer).help("add at least one"));
         }
     }
     for (index, input) in table.inputs.iter().enumerate() {
@@ -144,11 +145,13 @@ fn unique<'a>(names: impl Iterator<Item = (String, &'a str)>) -> Result<(), Diag
     for (pointer, name) in names {
         check_text(name, &pointer)?;
         if name.is_empty() {
-            return Err(Diagnostic::new(RULE_INVALID, "the name is empty").at(pointer));
+            return Err(Diagnostic::new(RULE_INVALID, "the name is empty")
+                .at(pointer)
+                .help("write a name"));
         }
         if !seen.insert(name) {
             let text = format!("the name {name:?} occurs twice");
-            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer));
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer).help("use each name once"));
         }
     }
     Ok(())
@@ -158,10 +161,12 @@ fn check_text(text: &str, pointer: &str) -> Result<(), Diagnostic> {
     let count = text.chars().count();
     if count > TEXT_CHARACTERS_MAX {
         let text = format!("the text has {count} characters, the limit is {TEXT_CHARACTERS_MAX}");
-        return Err(Diagnostic::new(RULE_TOO_LARGE, text).at(pointer));
+        return Err(Diagnostic::new(RULE_TOO_LARGE, text).at(pointer).help("shorten it"));
     }
     if text.chars().any(char::is_control) {
-        return Err(Diagnostic::new(RULE_INVALID, "the text has a control character").at(pointer));
+        return Err(Diagnostic::new(RULE_INVALID, "the text has a control character")
+            .at(pointer)
+            .help("remove it"));
     }
     Ok(())
 }
@@ -186,7 +191,9 @@ fn space(table: &DecisionTable, schemas: &Schemas) -> Result<Region, Diagnostic>
                 input.path,
                 leaf.kind
             );
-            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(&pointer, "type")));
+            return Err(Diagnostic::new(RULE_INVALID, text)
+                .at(pointer_join(&pointer, "type"))
+                .help("give the input the type of its path"));
         }
         for value in input.values.iter().flatten() {
             check_text(value, &pointer_join(&pointer, "values"))?;
@@ -203,7 +210,10 @@ fn regions(table: &DecisionTable, space: &Region) -> Result<Vec<Region>, Diagnos
         let known = |name: &String| table.inputs.iter().any(|input| input.name == *name);
         if let Some(name) = row.when.keys().find(|name| !known(name)) {
             let text = format!("{name:?} is not an input of the table");
-            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(&pointer, name)));
+            let known: Vec<&str> = table.inputs.iter().map(|input| input.name.as_str()).collect();
+            return Err(Diagnostic::new(RULE_INVALID, text)
+                .at(pointer_join(&pointer, name))
+                .help(format!("use one of: {}", known.join(", "))));
         }
         let mut region = Vec::with_capacity(space.len());
         for (input, all) in table.inputs.iter().zip(space) {
@@ -232,20 +242,22 @@ fn check_values(
     values: &BTreeMap<String, Value>,
     pointer: &str,
 ) -> Result<(), Diagnostic> {
-    let wrong = |name: &str, text: String| {
-        Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, name)))
+    let wrong = |name: &str, text: String, help: &str| {
+        Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, name)).help(help))
     };
     for name in values.keys() {
         if !outputs.iter().any(|output| output.name == *name) {
-            return wrong(name, format!("{name:?} is not an output of the table"));
+            let help = "remove it, or add it to the outputs";
+            return wrong(name, format!("{name:?} is not an output of the table"), help);
         }
     }
     for output in outputs {
         let name = &output.name;
         let Some(value) = values.get(name) else {
             let text = format!("the output {name:?} is missing");
-            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer));
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer).help("add its value"));
         };
+        let help = "write a value of the type that the output has";
         match (output.kind, value) {
             (OutputType::Text, Value::String(text)) => {
                 check_text(text, &pointer_join(pointer, name))?;
@@ -253,12 +265,16 @@ fn check_values(
             (OutputType::Boolean, Value::Bool(_)) => {}
             (OutputType::Number, Value::Number(number)) => {
                 if let Err(error) = Decimal::from_json(number) {
-                    return wrong(name, error.to_string());
+                    return wrong(name, error.to_string(), "write fewer digits");
                 }
             }
-            (OutputType::Text, _) => return wrong(name, format!("{value} is not a text")),
-            (OutputType::Boolean, _) => return wrong(name, format!("{value} is not a boolean")),
-            (OutputType::Number, _) => return wrong(name, format!("{value} is not a number")),
+            (OutputType::Text, _) => return wrong(name, format!("{value} is not a text"), help),
+            (OutputType::Boolean, _) => {
+                return wrong(name, format!("{value} is not a boolean"), help);
+            }
+            (OutputType::Number, _) => {
+                return wrong(name, format!("{value} is not a number"), help);
+            }
         }
     }
     Ok(())

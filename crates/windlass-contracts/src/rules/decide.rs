@@ -66,7 +66,9 @@ pub(super) fn decide(table: &DecisionTable, scope: &Scope<'_>) -> Result<Decisio
             (Some(_), _) => {}
             (None, Some(earlier)) => {
                 let text = format!("the rows {:?} and {:?} both match", earlier.id, row.id);
-                return Err(Diagnostic::new(RULE_OVERLAP, text).at(format!("/rows/{index}")));
+                return Err(Diagnostic::new(RULE_OVERLAP, text)
+                    .at(format!("/rows/{index}"))
+                    .help("check the table before it is used"));
             }
             (None, None) => {
                 found = Some(row);
@@ -83,7 +85,9 @@ pub(super) fn decide(table: &DecisionTable, scope: &Scope<'_>) -> Result<Decisio
             let values: Vec<String> =
                 inputs.iter().map(|(name, value)| format!("{name} = {value}")).collect();
             let text = format!("no row decides for {}", values.join(", "));
-            return Err(Diagnostic::new(RULE_GAP, text).at("/rows"));
+            return Err(Diagnostic::new(RULE_GAP, text)
+                .at("/rows")
+                .help("check the table before it is used"));
         }
     };
     let row = found.map(|row| row.id.clone());
@@ -92,7 +96,9 @@ pub(super) fn decide(table: &DecisionTable, scope: &Scope<'_>) -> Result<Decisio
 
 fn value(input: &Input, scope: &Scope<'_>, pointer: &str) -> Result<(Value, Point), Diagnostic> {
     let wrong = |text: String| {
-        Diagnostic::new(RULE_VALUE, format!("the input {:?}: {text}", input.name)).at(pointer)
+        Diagnostic::new(RULE_VALUE, format!("the input {:?}: {text}", input.name))
+            .at(pointer)
+            .help(format!("correct {}, or widen the input of the table", input.path))
     };
     let value = dsl::read_path(&input.path, scope)
         .map_err(|error| Diagnostic::from(error).at(pointer_join(pointer, "path")))?

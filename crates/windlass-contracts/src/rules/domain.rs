@@ -245,21 +245,28 @@ pub(super) fn domain(
     listed: Option<&BTreeSet<String>>,
     pointer: &str,
 ) -> Result<Set, Diagnostic> {
-    let wrong = |member: &str, text: String| {
-        Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, member))
+    let wrong = |member: &str, text: String, help: &str| {
+        Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, member)).help(help)
     };
     if !is_numeric(input) && (input.min.is_some() || input.max.is_some()) {
-        return Err(wrong("min", format!("{} has no min and max", kind_name(input.kind))));
+        let text = format!("{} has no min and max", kind_name(input.kind));
+        return Err(wrong("min", text, "remove `min` and `max`, or change the type"));
     }
     if input.kind != InputType::Text && input.values.is_some() {
-        return Err(wrong("values", format!("{} has no values", kind_name(input.kind))));
+        let text = format!("{} has no values", kind_name(input.kind));
+        return Err(wrong("values", text, "remove `values`, or change the type to `text`"));
     }
     match (input.kind, input.scale) {
         (InputType::Decimal, Some(1..=SCALE_MAX)) => {}
         (InputType::Decimal, _) => {
-            return Err(wrong("scale", format!("a decimal needs a scale from 1 to {SCALE_MAX}")));
+            let text = format!("a decimal needs a scale from 1 to {SCALE_MAX}");
+            let help = "write the number of digits after the point, or use an integer";
+            return Err(wrong("scale", text, help));
         }
-        (_, Some(_)) => return Err(wrong("scale", "only a decimal has a scale".to_owned())),
+        (_, Some(_)) => {
+            let text = "only a decimal has a scale".to_owned();
+            return Err(wrong("scale", text, "remove `scale`, or change the type to `decimal`"));
+        }
         (_, None) => {}
     }
     let present = match input.kind {
@@ -269,7 +276,7 @@ pub(super) fn domain(
                 let missing = listed.difference(values).next();
                 let missing = missing.map(String::as_str).unwrap_or_default();
                 let text = format!("the schema lists {missing:?}, which is not among the values");
-                return Err(wrong("values", text));
+                return Err(wrong("values", text, "add it to the values, or leave `values` out"));
             }
             (Some(values), _) => Present::Texts(values.clone()),
             (None, Some(listed)) => Present::Texts(listed.clone()),
@@ -282,25 +289,27 @@ pub(super) fn domain(
             };
             let bound = |given: Option<Decimal>, member: &str, default| match given {
                 None => Ok(default),
-                Some(number) => units(number, input).map_err(|text| wrong(member, text)),
+                Some(number) => units(number, input)
+                    .map_err(|text| wrong(member, text, "write fewer digits after the point")),
             };
             let range = (bound(input.min, "min", -largest)?, bound(input.max, "max", largest)?);
             if range.0 > range.1 {
-                return Err(wrong("min", "min is larger than max".to_owned()));
+                return Err(wrong("min", "min is larger than max".to_owned(), "swap them"));
             }
             Present::Numbers(vec![range])
         }
     };
     if present.is_empty() {
-        return Err(wrong("values", "the input has no value at all".to_owned()));
+        let text = "the input has no value at all".to_owned();
+        return Err(wrong("values", text, "add at least one value"));
     }
     Ok(Set { absent: input.optional, present })
 }
 
 /// The values that fulfil a condition.
 pub(super) fn set(condition: &Condition, input: &Input, pointer: &str) -> Result<Set, Diagnostic> {
-    let wrong = |member: &str, text: &str| {
-        Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, member))
+    let wrong = |member: &str, text: &str, help: &str| {
+        Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, member)).help(help)
     };
     let others = Condition { absent: None, ..condition.clone() };
     match (condition.absent, others == Condition::default()) {
@@ -310,15 +319,21 @@ pub(super) fn set(condition: &Condition, input: &Input, pointer: &str) -> Result
                 .help("leave the input out if it does not matter"));
         }
         (Some(true), _) if !input.optional => {
-            return Err(wrong("absent", "the input is not optional"));
+            let help = "set `optional` of the input, or remove the condition";
+            return Err(wrong("absent", "the input is not optional", help));
         }
-        (Some(true), false) => return Err(wrong("absent", "absent: true stands alone")),
+        (Some(true), false) => {
+            let help = "remove the other conditions, which an absent value never fulfils";
+            return Err(wrong("absent", "absent: true stands alone", help));
+        }
         (Some(true), true) => return Ok(Set { absent: true, present: none(input) }),
         _ => {}
     }
     let listed = |values: &[Value], member: &str| {
-        list(values, input)
-            .map_err(|(code, text)| Diagnostic::new(code, text).at(pointer_join(pointer, member)))
+        let wrong = |(code, text, help): (Code, String, &str)| {
+            Diagnostic::new(code, text).at(pointer_join(pointer, member)).help(help)
+        };
+        list(values, input).map_err(wrong)
     };
     let mut present = none(input).complement();
     if let Some(value) = &condition.equals {
@@ -339,9 +354,11 @@ pub(super) fn set(condition: &Condition, input: &Input, pointer: &str) -> Result
         let Some(bound) = bound else { continue };
         if !is_numeric(input) {
             let kind = kind_name(input.kind);
-            return Err(wrong(member, &format!("{member} needs a number, the input is {kind}")));
+            let text = format!("{member} needs a number, the input is {kind}");
+            return Err(wrong(member, &text, "compare with `equals`, `in` or `notIn`"));
         }
-        let units = units(bound, input).map_err(|text| wrong(member, &text))?;
+        let units = units(bound, input)
+            .map_err(|text| wrong(member, &text, "write fewer digits after the point"))?;
         let range = if is_lower { (units + open, FAR) } else { (-FAR, units - open) };
         present = present.intersect(&Present::Numbers(vec![range]));
     }
@@ -357,19 +374,25 @@ fn none(input: &Input) -> Present {
     if is_numeric(input) { Present::Numbers(Vec::new()) } else { Present::Texts(BTreeSet::new()) }
 }
 
-fn list(values: &[Value], input: &Input) -> Result<Present, (Code, String)> {
+/// The set of listed values. Fails with the code, the reason and the advice.
+fn list(values: &[Value], input: &Input) -> Result<Present, (Code, String, &'static str)> {
     if values.len() > VALUES_MAX {
         let text = format!("the condition has {} values, the limit is {VALUES_MAX}", values.len());
-        return Err((RULE_TOO_LARGE, text));
+        return Err((RULE_TOO_LARGE, text, "split the row into several rows"));
     }
     let mut found = none(input);
     for value in values {
-        match (point(value, input).map_err(|text| (RULE_INVALID, text))?, &mut found) {
+        let fits = point(value, input)
+            .map_err(|text| (RULE_INVALID, text, "write a value that the input can have"))?;
+        match (fits, &mut found) {
             (Point::Number(units), Present::Numbers(ranges)) => ranges.push((units, units)),
             (Point::Text(text), Present::Texts(texts)) => {
                 texts.insert(text);
             }
-            _ => return Err((RULE_INVALID, "null is not a value; write absent: true".to_owned())),
+            _ => {
+                let text = "null is not a value".to_owned();
+                return Err((RULE_INVALID, text, "write `absent: true`"));
+            }
         }
     }
     if let Present::Numbers(ranges) = &mut found {

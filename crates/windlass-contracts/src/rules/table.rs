@@ -185,8 +185,10 @@ impl DecisionTable {
     /// # Errors
     /// Fails if a value of the table has no canonical form, which a checked table never does.
     pub fn digest(&self) -> Result<Sha256Digest, Diagnostic> {
-        let bytes = canonical::to_canonical(self)
-            .map_err(|error| Diagnostic::new(RULE_INVALID, error.to_string()))?;
+        let bytes = canonical::to_canonical(self).map_err(|error| {
+            let help = "write the numbers of the table with fewer digits";
+            Diagnostic::new(RULE_INVALID, error.to_string()).help(help)
+        })?;
         Ok(Sha256Digest::of(&bytes))
     }
 

@@ -181,18 +181,23 @@ impl Machine<'_> {
     }
 }
 
+/// Whether the slot of a node ends at a gate.
+pub(crate) fn leads_to(artefact: &CompiledWorkflow, node: &str, gate: &str) -> bool {
+    exit_of(artefact, &slot_of(artefact, node)).as_deref() == Some(gate)
+}
+
 /// The people whose approval ended the step.
-fn approvers(row: &StepRow) -> impl Iterator<Item = &str> {
+pub(crate) fn approvers(row: &StepRow) -> impl Iterator<Item = &str> {
     let by = row.output.get("by").and_then(Value::as_array);
     by.into_iter().flatten().filter_map(Value::as_str)
 }
 
-fn is_rule(artefact: &CompiledWorkflow, node: &str, rule: &str) -> bool {
+pub(crate) fn is_rule(artefact: &CompiledWorkflow, node: &str, rule: &str) -> bool {
     matches!(artefact.nodes.get(node).map(|node| &node.config),
         Some(NodeConfig::Rule(config)) if config.rule == rule)
 }
 
-fn is_role(artefact: &CompiledWorkflow, node: &str, wanted: &str) -> bool {
+pub(crate) fn is_role(artefact: &CompiledWorkflow, node: &str, wanted: &str) -> bool {
     matches!(artefact.nodes.get(node).map(|node| &node.config),
         Some(NodeConfig::Approval(config)) if config.role() == Some(wanted))
 }

@@ -204,7 +204,8 @@ impl Machine<'_> {
     }
 
     fn after(&self, duration: &str) -> Result<i64, Diagnostic> {
-        let wrong = |error: String| Diagnostic::new(WORKFLOW_EVALUATION, error);
+        let help = "compile the definition again";
+        let wrong = |error: String| Diagnostic::new(WORKFLOW_EVALUATION, error).help(help);
         let span = parse_duration(duration).map_err(|error| wrong(error.to_string()))?;
         let micros = i64::try_from(span.as_micros()).map_err(|error| wrong(error.to_string()))?;
         Ok(self.facts.now.as_microsecond().saturating_add(micros))
@@ -223,7 +224,8 @@ impl Machine<'_> {
                 })
             }
             TimerConfig::Cron(cron) => {
-                let wrong = |error: String| Diagnostic::new(WORKFLOW_EVALUATION, error);
+                let help = "compile the definition again";
+                let wrong = |error: String| Diagnostic::new(WORKFLOW_EVALUATION, error).help(help);
                 let parsed =
                     croner::Cron::from_str(cron).map_err(|error| wrong(error.to_string()))?;
                 let now = self.facts.now.to_zoned(TimeZone::UTC);

@@ -9,6 +9,7 @@ use super::state::is_live;
 use super::{Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus};
 use crate::codes::WORKFLOW_STEP_LIMIT;
 use crate::diagnostic::Diagnostic;
+use crate::document::check_written;
 use crate::dsl::Scope;
 use crate::ids;
 use crate::types::edge::labels;
@@ -118,9 +119,14 @@ impl<'a> Machine<'a> {
                 match &node.config {
                     NodeConfig::WaitEvent(config) => {
                         let mut row = row;
-                        row.writes = pick(&config.writes, payload);
                         row.output = json!({"event": payload});
-                        self.end_wait(row, config.timeout.is_some(), "received");
+                        match pick(self.artefact, &row.node, &config.writes, payload) {
+                            Ok(writes) => {
+                                row.writes = writes;
+                                self.end_wait(row, config.timeout.is_some(), "received");
+                            }
+                            Err(problem) => self.fail(row, &problem),
+                        }
                     }
                     _ => self.ignore("the step does not wait for an event"),
                 }
@@ -129,8 +135,14 @@ impl<'a> Machine<'a> {
                 let Some((row, node)) = self.waiting(key) else { return };
                 match &node.config {
                     NodeConfig::Action(config) => {
-                        let writes = pick(&config.writes, result);
-                        self.finish(row, json!({"result": result}), writes);
+                        let mut row = row;
+                        match pick(self.artefact, &row.node, &config.writes, result) {
+                            Ok(writes) => self.finish(row, json!({"result": result}), writes),
+                            Err(problem) => {
+                                row.output = json!({"result": result});
+                                self.fail(row, &problem);
+                            }
+                        }
                     }
                     _ => self.ignore("the step does not wait for an action"),
                 }
@@ -364,10 +376,54 @@ pub(super) fn merged(evidence: Value, more: Value) -> Value {
     }
 }
 
-/// Takes fields of a payload: variable name to path.
-fn pick(writes: &BTreeMap<String, String>, payload: &Value) -> Map<String, Value> {
+/// Checks a result of an action before the caller writes anything: a step that fails later would call the action
+/// again.
+///
+/// # Errors
+/// Fails if a value that the node writes into the context does not fit its schema.
+pub fn check_result(
+    artefact: &CompiledWorkflow,
+    state: &State,
+    key: &str,
+    result: &Value,
+) -> Result<(), Diagnostic> {
+    let node = state.waiting(key).and_then(|row| artefact.nodes.get(&row.node));
+    match node.map(|node| (&node.id, &node.config)) {
+        Some((id, NodeConfig::Action(config))) => {
+            pick(artefact, id, &config.writes, result).map(|_| ())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes fields of a payload: variable name to path. A value that does not fit the schema of the context is
+/// refused: an expression that reads it later would fail, and no retry could ever pass.
+fn pick(
+    artefact: &CompiledWorkflow,
+    node: &str,
+    writes: &BTreeMap<String, String>,
+    payload: &Value,
+) -> Result<Map<String, Value>, Diagnostic> {
     let read = |path: &str| {
         path.split('.').try_fold(payload, |at, step| at.get(step)).cloned().unwrap_or(Value::Null)
     };
-    writes.iter().map(|(variable, path)| (variable.clone(), read(path))).collect()
+    let picked: Map<String, Value> =
+        writes.iter().map(|(variable, path)| (variable.clone(), read(path))).collect();
+    // An artefact of an earlier compiler has no schema.
+    if artefact.context_schema.is_null() || picked.is_empty() {
+        return Ok(picked);
+    }
+    match check_written(&artefact.context_schema, &picked) {
+        Ok(()) => Ok(picked),
+        Err(problem) => {
+            let place = problem.place.pointer.unwrap_or_default();
+            let variable = place.trim_start_matches('/').split('/').next().unwrap_or_default();
+            let path = writes.get(variable).map_or("", String::as_str);
+            let message = format!(
+                "{path:?} of the payload does not fit the context variable {variable:?} of {node}: {}",
+                problem.message
+            );
+            Err(Diagnostic::new(problem.code, message).at(place).help(problem.help))
+        }
+    }
 }

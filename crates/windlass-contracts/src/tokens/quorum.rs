@@ -53,8 +53,8 @@ pub fn count(
     let abstained: u64 = with(Verdict::Abstained).map(weight).sum();
     let open: u64 = asked.iter().filter(|one| !decisions.contains_key(*one)).map(weight).sum();
     let needed = match &config.quorum {
-        Quorum::Any => 1,
-        Quorum::All => (total - abstained).max(1),
+        Quorum::Any {} => 1,
+        Quorum::All {} => (total - abstained).max(1),
         Quorum::Count { count } => u64::from(*count).max(1),
         Quorum::Percent { percent } => (total * u64::from(*percent)).div_ceil(100).max(1),
         Quorum::Weighted { needed, .. } => u64::from(*needed).max(1),

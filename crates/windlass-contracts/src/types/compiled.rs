@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use windlass_kernel::Sha256Digest;
 
 use super::{EditWindow, ExpressionText, JoinMode, Node, Obligation, OnDrift};
@@ -52,6 +53,10 @@ pub struct CompiledWorkflow {
     /// The types of the actions that may change the document.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub document_actions: BTreeSet<String>,
+    /// The schema of the context, if an event or an action writes into it: their values are checked when they
+    /// arrive.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub context_schema: Value,
     /// The digest of the four schemas.
     #[schemars(with = "String")]
     pub schema_digest: Sha256Digest,

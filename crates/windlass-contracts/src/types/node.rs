@@ -332,14 +332,15 @@ pub enum RolePick {
 }
 
 /// How many approvals grant a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+// A unit variant of a tagged enum reads any other field, so that `{"kind": "any", "count": 2}` would mean one
+// approval. A variant with braces refuses the field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Quorum {
     /// One.
-    #[default]
-    Any,
+    Any {},
     /// All who are asked.
-    All,
+    All {},
     /// A number.
     Count {
         /// At least this many.
@@ -357,6 +358,12 @@ pub enum Quorum {
         /// The sum that grants the request.
         needed: u32,
     },
+}
+
+impl Default for Quorum {
+    fn default() -> Self {
+        Self::Any {}
+    }
 }
 
 /// When rejections end a request.

@@ -116,7 +116,7 @@ fn approvals_and_exemptions_before_a_change_do_not_count() {
     let late = json!({"nodes": [approval("a"), correct("c")], "edges": [edge("a", "c")]});
     let found = refused(&correcting(), &patched(late), "OBLIGATION_BROKEN", &at);
     assert!(found.message.contains("this path has 0"), "{}", found.message);
-    let help = found.help.unwrap();
+    let help = found.help;
     assert!(help.contains("after usr:submitted_to_approved:c, which changes"), "{help}");
 
     let exempt = json!({

@@ -13,3 +13,4 @@ mod schemas;
 mod support;
 mod templates;
 mod tokens;
+mod values;

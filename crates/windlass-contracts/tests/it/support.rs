@@ -42,6 +42,18 @@ pub(crate) fn free_contract() -> LifecycleContract {
     contract
 }
 
+/// Lets a contract amend to the state `draft`, to which rejections lead too.
+pub(crate) fn amend_to_draft(contract: &mut Value) {
+    contract["amended"] = json!("draft");
+    let mut keep = |list: &str, field: &str, not: &str| {
+        contract[list].as_array_mut().unwrap().retain(|one| one[field] != not);
+    };
+    keep("states", "name", "amended");
+    keep("transitions", "from", "amended");
+    keep("slots", "slotId", "amendment_cycle");
+    contract["defaults"].as_object_mut().unwrap().remove("amendment_cycle");
+}
+
 pub(crate) fn definition(slots: Value) -> OrgWorkflowDefinition {
     serde_json::from_value(json!({
         "baseRef": {"entityType": "invoice", "envelopeVersion": 1},
@@ -97,7 +109,7 @@ pub(crate) fn refused(
         problem.code.as_str() == code && problem.place.pointer.as_deref() == Some(pointer)
     });
     let found = found.unwrap_or_else(|| panic!("{code} at {pointer} is not in {error}"));
-    assert!(found.help.is_some(), "{found} has no help");
+    assert!(!found.help.is_empty(), "{found} has no help");
     found.clone()
 }
 

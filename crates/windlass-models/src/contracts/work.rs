@@ -13,7 +13,7 @@ use windlass_contracts::dsl::Scope;
 use windlass_contracts::ids;
 use windlass_contracts::tokens::{
     Decision, Effect as TokenEffect, Facts, Input, State, Status, StepRow, StepStatus as RowStatus,
-    Verdict, advance,
+    Verdict, advance, check_result,
 };
 use windlass_contracts::types::{
     ApprovalConfig, ApproverSpec, GateTrigger, NodeConfig, NodeType, NotificationChannel, RolePick,
@@ -447,6 +447,9 @@ impl Worker<'_> {
                 let outcome = self.program.shared.actions.call(&call).map_err(|reason| {
                     Stop::new("ACTION_FAILED", format!("{action_type}: {reason}"), Some(&key))
                 })?;
+                // Nothing of this turn is written: the retry calls the action again.
+                check_result(&self.view.artefact, &self.work.state, &key, &outcome.result)
+                    .map_err(|problem| Stop::problem(&problem, &key))?;
                 if let Some(content) = outcome.content {
                     self.change_content(content, &action_type, may_change_document, &key)?;
                 }

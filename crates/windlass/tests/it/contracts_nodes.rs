@@ -1,6 +1,7 @@
 //! Nodes of documents that wait for events, deliveries and chains of people, and that send mail.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -15,7 +16,9 @@ use windlass::contracts::{
 use windlass::kernel::{Body, BoxFuture, MessageName};
 use windlass::mail::{Mailer, SmtpOptions, SmtpTls};
 use windlass::model::TaskHandler;
-use windlass::{Engine, ErrorCode, ReceiptOutcome, RunStatus, TaskContext, TaskFailure};
+use windlass::{
+    Engine, ErrorCode, Expect, ReceiptOutcome, RecordChange, RunStatus, TaskContext, TaskFailure,
+};
 
 use crate::contracts::{
     SLOT, TYPE, approve, contract, directory, document, edge, invoice, node, open_request, person,
@@ -27,6 +30,7 @@ on_every_store!(
     case_28_an_event_comes_before_or_after_its_wait_and_counts_once,
     a_wait_that_times_out_takes_another_edge,
     a_retry_waits_for_the_same_event,
+    values_that_do_not_fit_are_refused_and_can_come_again,
     case_25_a_notification_does_not_win_and_use_case_b_is_fulfilled,
     case_30_a_webhook_that_fails_is_dead_and_delivered_by_a_requeue,
     an_awaited_webhook_is_delivered_before_the_run_goes_on,
@@ -164,6 +168,54 @@ async fn a_retry_waits_for_the_same_event(h: Arc<Harness>) {
     contracts.act(TYPE, "e", "submit", &person("rita"), None).await.unwrap();
     until_state(&contracts, "e", "active").await;
     same_when_rebuilt(&contracts, "e").await;
+}
+
+async fn values_that_do_not_fit_are_refused_and_can_come_again(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let fits = Arc::new(AtomicBool::new(false));
+    let is_fixed = Arc::clone(&fits);
+    let rate = move |_: &ActionCall<'_>| {
+        let change = RecordChange::put("ratings", "i-1", &1, Expect::Absent);
+        let result = if is_fixed.load(Ordering::SeqCst) { json!("good") } else { json!(5) };
+        let outcome = ActionOutcome::none().record(change.map_err(|error| error.to_string())?);
+        Ok(outcome.result(json!({ "rating": result })))
+    };
+    let builder = Contracts::builder().action("vendor.rate", Arc::new(rate));
+    let contracts = builder.open(engine.core()).await.unwrap();
+    contracts.publish_type(&free_contract(), &person("olga")).await.unwrap();
+    contracts.put_directory(&directory()).await.unwrap();
+    let go = json!({"eventKey": "go:{entity.id}", "writes": {"checked": "ok"}});
+    let vendor = json!({"mutation": {"actionType": "vendor.rate"}, "writes": {"by": "rating"}});
+    let nodes = json!([node("go", "wait_event", go), node("rate", "action", vendor)]);
+    publish(&contracts, slot(nodes, json!([edge("e", "go", "rate")]))).await;
+    submitted(&contracts, "v", 10).await;
+    let failed = async |node: &str| {
+        until_run(&contracts, "v", RunStatus::Errored).await;
+        let run = contracts.run(TYPE, "v").await.unwrap();
+        let error: Value = run.error.as_ref().unwrap().read().unwrap();
+        assert_eq!(error["name"], "WORKFLOW_RESULT_INVALID", "{error}");
+        assert!(error["message"].as_str().unwrap().contains(node), "{error}");
+        contracts.advance_again(TYPE, "v").await.unwrap();
+    };
+    let send = async |payload: Value| {
+        until_at(&contracts, "v", "go").await;
+        until_run(&contracts, "v", RunStatus::Waiting).await;
+        engine.send_by_key(EVENT_TYPE, "go:i-1", &payload).await.unwrap();
+    };
+    send(json!({"ok": "yes"})).await;
+    failed(":go").await;
+    send(json!({"ok": true})).await;
+    failed(":rate").await;
+    // The engine calls the action again, and nothing of the first call was written.
+    until_run(&contracts, "v", RunStatus::Errored).await;
+    let ratings = engine.records::<Value>("ratings");
+    assert!(ratings.get("i-1").await.unwrap().is_none());
+    assert_eq!(document(&contracts, "v").await.row.state, "submitted");
+    fits.store(true, Ordering::SeqCst);
+    contracts.advance_again(TYPE, "v").await.unwrap();
+    until_state(&contracts, "v", "active").await;
+    assert_eq!(ratings.get("i-1").await.unwrap().unwrap().revision, 1);
+    same_when_rebuilt(&contracts, "v").await;
 }
 
 async fn case_25_a_notification_does_not_win_and_use_case_b_is_fulfilled(h: Arc<Harness>) {
