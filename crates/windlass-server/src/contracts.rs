@@ -17,11 +17,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass::ErrorCode;
 use windlass::contracts::language::approvers::Directory;
+use windlass::contracts::language::diagnostic::Diagnostic;
 use windlass::contracts::language::diff::{diff, mermaid};
 use windlass::contracts::language::simulate::Scenario;
 use windlass::contracts::language::tokens::Verdict;
-use windlass::contracts::language::types::{LifecycleContract, OrgWorkflowDefinition};
-use windlass::contracts::language::{envelope, templates};
+use windlass::contracts::language::{compile, envelope, source, templates};
 use windlass::contracts::{Chain, Contracts, Document, problems_of};
 use windlass::kernel::{Expect, Sha256Digest, Subject};
 
@@ -100,10 +100,28 @@ fn problem(error: windlass::Error) -> ApiError {
     details.into_iter().fold(api, ApiError::with_details)
 }
 
+/// Reads a body: no number loses digits, and no key comes twice.
 fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, ApiError> {
-    let text: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
-    serde_json::from_slice(text).map_err(|error| {
-        ApiError::invalid(ErrorCode::InvalidBody, format!("the body cannot be read: {error}"))
+    // The server has a limit of its own for all bodies.
+    body_with(bytes, |text| compile::read_strictly(text, "request body", usize::MAX))
+}
+
+/// Reads a body of the language with its limit, so that the problem names the place in it.
+fn body_with<T>(
+    bytes: &Bytes,
+    read: impl FnOnce(&str) -> Result<T, Diagnostic>,
+) -> Result<T, ApiError> {
+    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        ApiError::invalid(ErrorCode::InvalidBody, format!("the body is not UTF-8: {error}"))
+    })?;
+    read(text).map_err(|problem| {
+        let message = format!("the body cannot be read: {problem}; {}", problem.help);
+        let error = match problem.code == source::JSON_TOO_LARGE {
+            true => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::BodyTooLarge, message),
+            false => ApiError::invalid(ErrorCode::InvalidBody, message),
+        };
+        error.with_details(json!({"problems": [problem]}))
     })
 }
 
@@ -166,7 +184,7 @@ async fn list_types(State(contracts): State<Contracts>) -> Answer {
 }
 
 async fn publish_type(State(contracts): State<Contracts>, who: Who, bytes: Bytes) -> Answer {
-    let contract: LifecycleContract = body(&bytes)?;
+    let contract = body_with(&bytes, compile::read_contract)?;
     ok(&contracts.publish_type(&contract, subject(&who)?).await.map_err(problem)?)
 }
 
@@ -245,7 +263,7 @@ async fn put_draft(
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Answer {
-    let definition: OrgWorkflowDefinition = body(&bytes)?;
+    let definition = body_with(&bytes, compile::read_definition)?;
     ok(&of(&contracts, &engine).put_draft(&name, &definition).await?)
 }
 
@@ -255,7 +273,7 @@ async fn check(
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Answer {
-    let definition: OrgWorkflowDefinition = body(&bytes)?;
+    let definition = body_with(&bytes, compile::read_definition)?;
     let compiled = of(&contracts, &engine).check(&name, &definition).await.map_err(problem)?;
     ok(&json!({"hash": compiled.hash, "nodes": compiled.nodes.len()}))
 }
@@ -266,7 +284,7 @@ async fn simulate(
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Answer {
-    let scenario: Scenario = body(&bytes)?;
+    let scenario = body_with(&bytes, Scenario::read)?;
     ok(&of(&contracts, &engine).simulate(&name, &scenario).await.map_err(problem)?)
 }
 

@@ -100,6 +100,7 @@ async fn flow() {
     let client = Client { base, http: http_client() };
     requests(&client).await;
     expressions(&client).await;
+    strict_bodies(&client, &contracts).await;
     drop(stop);
     served.await.unwrap().unwrap();
     engine.stop(Duration::from_secs(5)).await.unwrap();
@@ -173,6 +174,56 @@ async fn requests(client: &Client) {
     assert_eq!(rebuilt["same"], true, "{rebuilt}");
     let (_, position) = client.ask("olga", get, &format!("{at}/position"), json!({})).await;
     assert_eq!(position["state"], "active", "{position}");
+}
+
+// Bodies that another reader would silently change, sent to the contract that the flow has published.
+async fn strict_bodies(client: &Client, contracts: &Contracts) {
+    let template = templates::all().into_iter().find(|one| one.name == "invoice_approval").unwrap();
+    let whole = json!(template.contract).to_string();
+    let definition = json!(template.definition).to_string();
+    let refuse = async |path: &str, text: &str, expect: (u16, &str), problem: (&str, &str)| {
+        let url = format!("{}{path}", client.base);
+        let request = client.http.post(url).header("x-person", "olga");
+        let request = request.header("content-type", "application/json").body(text.to_owned());
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        let found: Value = answer.json().await.unwrap();
+        assert_eq!((status, found["code"].as_str().unwrap_or_default()), expect, "{found}");
+        let first = &found["details"]["problems"][0];
+        let place = first["pointer"].as_str().unwrap_or_default();
+        assert_eq!((first["code"].as_str().unwrap_or_default(), place), problem, "{found}");
+        assert!(first["help"].is_string(), "{found}");
+    };
+    let (types, check) = ("/contracts/types", "/contracts/invoice/check");
+    let published = format!("{:?}", contracts.types().await.unwrap());
+    let invalid = (400, "INVALID_BODY");
+    let changed = |from: &str, to: &str| {
+        let text = whole.replacen(from, to, 1);
+        assert_ne!(text, whole);
+        text
+    };
+    let twice = changed("{", r#"{"version": 2, "#);
+    refuse(types, &twice, invalid, ("JSON_DUPLICATE_KEY", "/version")).await;
+    let shape = changed(r#""editWindow":""#, r#""editWindow":"un"#);
+    refuse(types, &shape, invalid, ("CONTRACT_SHAPE", "/gates/0")).await;
+    let large = format!("{whole}{}", " ".repeat(1024 * 1024));
+    refuse(types, &large, (413, "BODY_TOO_LARGE"), ("JSON_TOO_LARGE", "")).await;
+    assert_eq!(format!("{:?}", contracts.types().await.unwrap()), published);
+    let large = format!("{definition}{}", " ".repeat(1024 * 1024));
+    refuse(check, &large, (413, "BODY_TOO_LARGE"), ("JSON_TOO_LARGE", "")).await;
+    let typo = definition.replacen("baseRef", "baseRev", 1);
+    refuse(check, &typo, invalid, ("CONTRACT_SHAPE", "")).await;
+    let documents = "/documents/invoice";
+    let digits = r#"{"id": "i-0", "content": {"id": "i-0", "total": 9007199254740993}}"#;
+    refuse(documents, digits, invalid, ("JSON_NUMBER_INEXACT", "/content/total")).await;
+    let rounded = r#"{"id": "i-0", "content": {"id": "i-0", "total": 0.10000000000000000001}}"#;
+    refuse(documents, rounded, invalid, ("JSON_NUMBER_INEXACT", "/content/total")).await;
+    let twice = r#"{"id": "i-0", "content": {"id": "i-0", "total": 1, "total": 900}}"#;
+    refuse(documents, twice, invalid, ("JSON_DUPLICATE_KEY", "/content/total")).await;
+    refuse(documents, "[", invalid, ("JSON_INVALID", "")).await;
+    refuse(documents, r#"{"id": 5}"#, invalid, ("CONTRACT_SHAPE", "")).await;
+    let read = client.ask("olga", Method::GET, "/documents/invoice/i-0", json!({})).await;
+    refused(read, (404, "DOCUMENT_NOT_FOUND"));
 }
 
 // Tried against the contract that the flow has published.
