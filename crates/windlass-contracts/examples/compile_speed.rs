@@ -1,5 +1,5 @@
-//! Measures how long workflows of 200 and 500 nodes take to compile, and the ratio to parsing the
-//! same JSON. Run it with `cargo run --release -p windlass-contracts --example compile_speed`.
+//! Measures how long workflows of 200 and 500 nodes take to compile, with the ratio to parsing the
+//! same JSON, and how long expressions beyond the limits take to be refused. Run it with `cargo run --release -p windlass-contracts --example compile_speed`.
 
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use windlass_contracts::compile::{compile, read_definition};
+use windlass_contracts::dsl::Expression;
 use windlass_contracts::templates;
 use windlass_contracts::types::LifecycleContract;
 
@@ -30,7 +31,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             if compiled < limit { "ok" } else { "TOO SLOW" }
         );
     }
+    let limit = Duration::from_millis(1);
+    for (name, text) in hostile() {
+        if Expression::parse(&text).is_ok() {
+            return Err(format!("{name} is not refused").into());
+        }
+        let refused = median(|| {
+            Expression::parse(&text).map_or(Ok(()), |_| Err("an expression beyond the limits"))
+        })?;
+        let verdict = if refused < limit { "ok" } else { "TOO SLOW" };
+        println!("{name}: refused in {refused:.1?}, limit {limit:?}: {verdict}");
+    }
     Ok(())
+}
+
+/// Expressions beyond the limits.
+fn hostile() -> [(&'static str, String); 5] {
+    let many = |count: usize| vec!["entity.total > 1"; count].join(" && ");
+    [
+        ("!!(!!(…", "!!(".repeat(3_000)),
+        ("10,000 parentheses", "(".repeat(10_000)),
+        ("501 characters", format!("'{}'", "x".repeat(499))),
+        ("depth 11", format!("{}true{}", "!(".repeat(11), ")".repeat(11))),
+        ("21 dereferences", many(21)),
+    ]
 }
 
 /// The median time of a call.

@@ -67,9 +67,14 @@ fn check(template: &Template, definition: &OrgWorkflowDefinition) {
     }
 }
 
-/// Without a gate on the way, the active state cannot be reached.
+/// Without a gate on the way, the active state cannot be reached, nor the second gate without the first.
 fn gates_cannot_be_avoided(artefact: &CompiledWorkflow) {
-    for gate in ["sys:gate:submit", "sys:gate:approve"] {
+    let active = "sys:state:active";
+    for (gate, behind) in [
+        ("sys:gate:submit", "sys:gate:approve"),
+        ("sys:gate:submit", active),
+        ("sys:gate:approve", active),
+    ] {
         let (mut seen, mut todo) = (BTreeSet::new(), vec!["sys:start"]);
         while let Some(at) = todo.pop() {
             if at != gate && seen.insert(at) {
@@ -77,7 +82,7 @@ fn gates_cannot_be_avoided(artefact: &CompiledWorkflow) {
                 todo.extend(next.map(|edge| edge.target.as_str()));
             }
         }
-        assert!(!seen.contains("sys:state:active"), "a path avoids {gate}");
+        assert!(!seen.contains(behind), "a path to {behind} avoids {gate}");
     }
 }
 

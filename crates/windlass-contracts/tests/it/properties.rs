@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 use windlass_contracts::compile::{compile, load};
 use windlass_contracts::tokens::{Input, Status, StepRow, StepStatus, Verdict};
 use windlass_contracts::types::{
-    CompiledWorkflow, LifecycleContract, Need, NodeConfig, SlotGraphPatch,
+    CompiledWorkflow, EditWindow, EntryEdgeMode, LifecycleContract, Need, NodeConfig,
+    SlotGraphPatch,
 };
 
-use self::oracle::{Oracle, gates_cannot_be_avoided};
-use self::patches::{CHANGE, CHECK, Random, patch};
+use self::oracle::{Oracle, gates_stand_in_order, windows_are_not_wider};
+use self::patches::{BEHIND, CHANGE, CHECK, DRAFT, Random, patches};
 use crate::support::{Run, SLOT, contract, definition, invoice, node, vote};
 
 fn cases() -> u64 {
@@ -48,8 +49,9 @@ fn contracts() -> Vec<LifecycleContract> {
 
 /// Gives random inputs to a run. `Run` compares every state with its rebuild.
 fn random_run(artefact: CompiledWorkflow, random: &mut Random) {
-    let mut run = Run::submitted(artefact, invoice());
-    for _ in 0..40 {
+    let mut run = Run::new(artefact, invoice());
+    run.turn(&Input::Start);
+    for _ in 0..60 {
         if run.state.status != Status::Running || run.state.cycle > 3 {
             break;
         }
@@ -59,9 +61,26 @@ fn random_run(artefact: CompiledWorkflow, random: &mut Random) {
         let row = waiting[random.below(waiting.len())].clone();
         let input = random_input(&mut run, &row, random);
         run.turn(&input);
+        assert_order(&run);
     }
     if run.state.status == Status::Completed && run.state.lifecycle == "active" {
         assert_met(&run);
+    }
+}
+
+/// The gate `approve` was passed only behind `submit`, in the same cycle.
+fn assert_order(run: &Run) {
+    let passed = |gate: &'static str| {
+        let rows = run.rows.values().filter(move |row| row.node == gate);
+        rows.filter(|row| row.status == StepStatus::Completed && row.outcome.is_none())
+    };
+    for approve in passed("sys:gate:approve") {
+        let mut submits = passed("sys:gate:submit");
+        assert!(
+            submits.any(|row| row.cycle == approve.cycle && row.seq < approve.seq),
+            "{} was passed before sys:gate:submit",
+            approve.key
+        );
     }
 }
 
@@ -73,7 +92,9 @@ fn random_input(run: &mut Run, row: &StepRow, random: &mut Random) -> Input {
     };
     match (&run.artefact.nodes[&row.node].config, row.resume_at) {
         (NodeConfig::LifecycleGate(config), _) => Input::Action { gate: config.gate.clone() },
-        (NodeConfig::Approval(_), _) if random.chance(5) => {
+        (NodeConfig::Approval(_), _)
+            if random.chance(5) && run.state.edit_window(&run.artefact) != EditWindow::Locked =>
+        {
             run.version += 1;
             run.material_version = run.version;
             Input::DocumentChanged
@@ -104,7 +125,8 @@ fn assert_met(run: &Run) {
         .rows
         .values()
         .filter(|row| row.cycle == run.state.cycle && row.status == StepStatus::Completed)
-        .filter(|row| !row.lost)
+        // Steps of other slots do not count.
+        .filter(|row| !row.lost && row.node.contains(&format!(":{SLOT}:")))
         .collect();
     let obligation = &run.artefact.obligations[0];
     let waived = obligation.unless.is_some()
@@ -134,22 +156,35 @@ fn accepted_patches_keep_gates_and_obligations_on_every_path() {
     let contracts = contracts();
     let (mut accepted, mut given_up) = (0_u64, 0_u64);
     let mut refused = BTreeMap::<String, u32>::new();
+    let (mut overrides, mut branches) = (0, 0);
+    let mut seconds = BTreeMap::<&str, u32>::new();
     for seed in 0..cases() {
-        let Ok(patch) = serde_json::from_value::<SlotGraphPatch>(patch(seed)) else {
-            continue;
-        };
+        let slots = serde_json::from_value::<BTreeMap<String, SlotGraphPatch>>(patches(seed));
+        let Ok(slots) = slots else { continue };
         let contract = &contracts[Random(seed).below(contracts.len())];
         let mut one = definition(json!({}));
-        one.slots.insert(SLOT.to_owned(), patch);
+        one.slots = slots;
         match compile(contract, &one) {
             Ok(artefact) => {
                 accepted += 1;
                 let judge = |result: Result<bool, String>| {
                     result.unwrap_or_else(|error| panic!("seed {seed}: {error}"))
                 };
-                judge(gates_cannot_be_avoided(&artefact).map(|()| true));
+                judge(gates_stand_in_order(&artefact).map(|()| true));
+                judge(windows_are_not_wider(&artefact, contract).map(|()| true));
                 let obligation = artefact.obligations.first();
-                given_up += u64::from(!judge(Oracle::new(&artefact, obligation).play()));
+                given_up += u64::from(!judge(Oracle::new(&artefact, obligation).play(SLOT)));
+                for slot in [DRAFT, BEHIND].into_iter().filter(|slot| one.slots.contains_key(*slot))
+                {
+                    *seconds.entry(slot).or_default() += 1;
+                    given_up += u64::from(!judge(Oracle::new(&artefact, None).play(slot)));
+                }
+                let windows =
+                    one.slots.values().filter(|patch| patch.edit_window_override.is_some());
+                overrides += windows.count();
+                let is_branch =
+                    |patch: &&SlotGraphPatch| patch.entry_edge_mode == EntryEdgeMode::Branch;
+                branches += one.slots.values().filter(is_branch).count();
                 assert_eq!(load(&artefact.to_json().unwrap()).unwrap(), artefact, "seed {seed}");
                 random_run(artefact, &mut Random(seed));
             }
@@ -159,10 +194,13 @@ fn accepted_patches_keep_gates_and_obligations_on_every_path() {
         }
     }
     println!("{accepted} accepted, {given_up} too large for the oracle, refused: {refused:?}");
+    println!("accepted: {overrides} overrides, {branches} branches, second patches {seconds:?}");
     // The generator must reach all parts of the compiler, and the oracle nearly all games.
     assert!(given_up * 20 <= accepted, "{given_up} of {accepted} were not played to their end");
     if cases() >= 500 {
         assert!(accepted > 50, "only {accepted} patches were accepted: {refused:?}");
+        assert!(overrides > 0 && branches > 0, "{overrides} {branches}");
+        assert_eq!(seconds.len(), 2, "{seconds:?}");
         for code in [
             "GRAPH_CYCLE",
             "GRAPH_REGION",
@@ -170,10 +208,55 @@ fn accepted_patches_keep_gates_and_obligations_on_every_path() {
             "NODE_EDGES",
             "PATCH_SCOPE",
             "PATCH_DOCUMENT_ACTION",
+            "PATCH_EDIT_WINDOW",
         ] {
             assert!(refused.contains_key(code), "{code} is not in {refused:?}");
         }
     }
+}
+
+/// The oracle itself must notice gates in another order, although no path avoids one of them.
+#[test]
+fn the_oracle_finds_gates_in_another_order() {
+    let mut artefact = compile(
+        &contracts()[0],
+        &crate::support::patched(json!({
+            "nodes": [crate::support::approval("a")],
+        })),
+    )
+    .unwrap();
+    gates_stand_in_order(&artefact).unwrap();
+    let edges = artefact.edges_by_id.clone();
+    // A shortcut past the first gate.
+    let mut shortcut = edges["sys:edge:sys:start->sys:state:draft"].clone();
+    shortcut.target = "sys:state:submitted".to_owned();
+    artefact.edges_by_id.insert("shortcut".to_owned(), shortcut);
+    let error = gates_stand_in_order(&artefact).unwrap_err();
+    assert_eq!(error, "a path from sys:start reaches sys:state:submitted before sys:gate:submit");
+    // Each gate takes the place of the other one.
+    artefact.edges_by_id = edges;
+    for edge in artefact.edges_by_id.values_mut() {
+        for end in [&mut edge.source, &mut edge.target] {
+            *end = match end.as_str() {
+                "sys:gate:submit" => "sys:gate:approve".to_owned(),
+                "sys:gate:approve" => "sys:gate:submit".to_owned(),
+                _ => continue,
+            };
+        }
+    }
+    let error = gates_stand_in_order(&artefact).unwrap_err();
+    assert_eq!(error, "a path from sys:start reaches sys:state:submitted before sys:gate:submit");
+}
+
+/// The oracle itself must notice a wider edit window.
+#[test]
+fn the_oracle_finds_a_wider_edit_window() {
+    let contract = &contracts()[0];
+    let patch = json!({"nodes": [crate::support::approval("a")], "editWindowOverride": "locked"});
+    let mut artefact = compile(contract, &crate::support::patched(patch)).unwrap();
+    windows_are_not_wider(&artefact, contract).unwrap();
+    artefact.edit_windows.insert(crate::support::id("a"), EditWindow::Editable);
+    windows_are_not_wider(&artefact, contract).unwrap_err();
 }
 
 /// The oracle itself must notice a broken artefact.
@@ -187,7 +270,7 @@ fn the_oracle_finds_an_artefact_without_an_approval() {
         let patch = json!({"nodes": nodes, "edges": edges});
         one.slots.insert(SLOT.to_owned(), serde_json::from_value(patch).unwrap());
         let artefact = compile(&free, &one).unwrap();
-        Oracle::new(&artefact, contract.obligations.first()).play()
+        Oracle::new(&artefact, contract.obligations.first()).play(SLOT)
     };
     let none = "a run leaves the slot with 0 of 1";
     let timer = || node("t", "wait_timer", json!({"for": "1 hour"}));

@@ -4,12 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_contracts::types::{
-    CompiledEdge, CompiledWorkflow, DueAction, JoinMode, Need, NodeConfig, Obligation, Quorum,
+    CompiledEdge, CompiledWorkflow, DueAction, EditWindow, JoinMode, LifecycleContract, Need,
+    NodeConfig, Obligation, Quorum,
 };
 
 use super::patches::CHANGE;
-use crate::support::id;
-
 /// Games are given up after this many positions.
 const POSITIONS_MAX: usize = 20_000;
 
@@ -52,19 +51,21 @@ impl<'a> Oracle<'a> {
         }
         let needed = match obligation.map(|one| &one.needs) {
             Some(Need::Approvals { count, .. }) => *count,
-            _ => 1,
+            Some(Need::Action { .. }) => 1,
+            None => 0,
         };
         Self { artefact, leaving, obligation, needed }
     }
 
-    /// Plays all games of the slot. Every end must have met the obligation and left no token behind.
+    /// Plays all games of a slot. Every end must have met the obligation and left no token behind.
     /// Returns whether all games were played to their end.
-    pub(super) fn play(&self) -> Result<bool, String> {
-        let begin = Token { node: id("in"), frames: Vec::new(), credit: Credit::default() };
+    pub(super) fn play(&self, slot: &str) -> Result<bool, String> {
+        let (node, out) = (format!("sys:slot:{slot}:in"), format!("sys:slot:{slot}:out"));
+        let begin = Token { node, frames: Vec::new(), credit: Credit::default() };
         let start = Game::from([begin]);
         let (mut seen, mut todo) = (BTreeSet::from([start.clone()]), vec![start]);
         while let Some(game) = todo.pop() {
-            if let Some(end) = game.iter().find(|token| token.node == id("out")) {
+            if let Some(end) = game.iter().find(|token| token.node == out) {
                 if game.len() > 1 || !end.frames.is_empty() {
                     return Err("tokens are left behind".to_owned());
                 }
@@ -210,19 +211,49 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// Without a gate on the way, the active state cannot be reached.
-pub(super) fn gates_cannot_be_avoided(artefact: &CompiledWorkflow) -> Result<(), String> {
-    for gate in ["sys:gate:submit", "sys:gate:approve"] {
-        let (mut seen, mut todo) = (BTreeSet::new(), vec!["sys:start"]);
+/// The nodes of a run that becomes active, in the order in which it must pass them.
+const ORDER: [&str; 4] =
+    ["sys:gate:submit", "sys:state:submitted", "sys:gate:approve", "sys:state:active"];
+
+/// The nodes where a run begins, also after a rejection or an amendment.
+const BEGINS: [&str; 3] = ["sys:start", "sys:state:draft", "sys:state:amended"];
+
+/// From each beginning, no path reaches a node of [`ORDER`] without the one before it.
+pub(super) fn gates_stand_in_order(artefact: &CompiledWorkflow) -> Result<(), String> {
+    for (begin, pair) in BEGINS.iter().flat_map(|begin| ORDER.windows(2).map(move |p| (*begin, p)))
+    {
+        let (first, then) = (pair[0], pair[1]);
+        let (mut seen, mut todo) = (BTreeSet::new(), vec![begin]);
         while let Some(at) = todo.pop() {
-            if at == gate || !seen.insert(at) {
+            if at == first || !seen.insert(at) {
                 continue;
             }
             let next = artefact.edges_by_id.values().filter(|edge| edge.source == at);
             todo.extend(next.map(|edge| edge.target.as_str()));
         }
-        if seen.contains("sys:state:active") {
-            return Err(format!("a path avoids {gate}"));
+        if seen.contains(then) {
+            return Err(format!("a path from {begin} reaches {then} before {first}"));
+        }
+    }
+    Ok(())
+}
+
+/// No node of a slot has a wider edit window than the contract gives the slot.
+pub(super) fn windows_are_not_wider(
+    artefact: &CompiledWorkflow,
+    contract: &LifecycleContract,
+) -> Result<(), String> {
+    let strictness = |window: EditWindow| match window {
+        EditWindow::Editable => 0,
+        EditWindow::AmendOnly => 1,
+        EditWindow::Locked => 2,
+    };
+    for (node, owner) in &artefact.slot_map {
+        let Some(slot) = contract.slots.iter().find(|slot| slot.slot_id == *owner) else {
+            continue;
+        };
+        if strictness(artefact.edit_windows[node]) < strictness(slot.default_edit_window) {
+            return Err(format!("{node} has a wider edit window than {owner}"));
         }
     }
     Ok(())

@@ -2,11 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{edge, id, labelled, node};
+use crate::support::{SLOT, edge, id, labelled, node};
 
 /// An action that changes the document, and one that does not.
 pub(super) const CHANGE: &str = "doc.fix";
 pub(super) const CHECK: &str = "credit.check";
+
+/// The slots beside [`SLOT`]: one before the submit gate, and one behind the approve gate.
+pub(super) const DRAFT: &str = "draft_to_submit";
+pub(super) const BEHIND: &str = "approved_to_active";
 
 /// SplitMix64: each seed is one patch.
 pub(super) struct Random(pub(super) u64);
@@ -29,11 +33,46 @@ impl Random {
     }
 }
 
-/// The patch of a seed.
-pub(super) fn patch(seed: u64) -> Value {
-    let mut builder = Builder { random: Random(seed), nodes: Vec::new(), edges: Vec::new() };
-    let (first, last) = builder.block(3);
+/// The patches of a seed, by slot: always one in [`SLOT`], and sometimes one in another slot.
+pub(super) fn patches(seed: u64) -> Value {
+    let mut random = Random(seed.wrapping_mul(7));
+    let mut slots = json!({SLOT: patch(seed, true)});
+    if random.chance(40) {
+        let other = if random.chance(60) { DRAFT } else { BEHIND };
+        // The builder names the nodes after the first slot.
+        let text = patch(seed ^ 0xABCD, false).to_string().replace(SLOT, other);
+        let mut second: Value = serde_json::from_str(&text).unwrap();
+        for edge in second["edges"].as_array_mut().unwrap() {
+            edge["id"] = json!(format!("second-{}", edge["id"].as_str().unwrap()));
+        }
+        slots[other] = second;
+    }
+    for patch in slots.as_object_mut().unwrap().values_mut() {
+        if !random.chance(25) {
+            continue;
+        }
+        let windows = ["locked", "locked", "amend_only", "editable"];
+        patch["editWindowOverride"] = json!(windows[random.below(4)]);
+    }
+    slots
+}
+
+/// `can_reject` says that the gate behind the slot has a way back, which an approval without an edge for its
+/// rejection takes.
+fn patch(seed: u64, can_reject: bool) -> Value {
+    let (nodes, edges) = (Vec::new(), Vec::new());
+    let mut builder = Builder { random: Random(seed), can_reject, nodes, edges };
+    let depth = if can_reject { 3 } else { 2 };
+    let (first, mut last) = builder.block(depth);
     builder.link("in", &first);
+    let branches = builder.random.chance(20);
+    if branches {
+        builder.edges.last_mut().unwrap()["condition"] = json!("entity.total > 5");
+        let (second, more) = builder.block(1);
+        builder.link("in", &second);
+        builder.edges.last_mut().unwrap()["priority"] = json!(1);
+        last.extend(more);
+    }
     let last = if builder.random.chance(25) { builder.enough(last) } else { last };
     for end in last {
         builder.link_end(&end, "out");
@@ -43,7 +82,9 @@ pub(super) fn patch(seed: u64) -> Value {
             builder.damage();
         }
     }
-    json!({"nodes": builder.nodes, "edges": builder.edges, "exitEdgeMode": "join"})
+    let entry = if branches { "branch" } else { "serial" };
+    let (nodes, edges) = (builder.nodes, builder.edges);
+    json!({"nodes": nodes, "edges": edges, "entryEdgeMode": entry, "exitEdgeMode": "join"})
 }
 
 /// The end of a block: a node, and the label of the edge that leaves it.
@@ -51,6 +92,7 @@ type End = (String, Option<String>);
 
 struct Builder {
     random: Random,
+    can_reject: bool,
     nodes: Vec<Value>,
     edges: Vec<Value>,
 }
@@ -87,7 +129,11 @@ impl Builder {
             self.link_end(&end, &check);
         }
         self.link(&check, &ask);
-        vec![(ask, None)]
+        let mut last = vec![(ask.clone(), None)];
+        if !self.can_reject {
+            last.push((ask, Some("rejected".to_owned())));
+        }
+        last
     }
 
     fn block(&mut self, depth: usize) -> (String, Vec<End>) {
@@ -139,7 +185,7 @@ impl Builder {
         if then == Some("timeout") {
             ends.push((name.clone(), Some("timeout".to_owned())));
         }
-        if self.random.chance(10) {
+        if !self.can_reject || self.random.chance(10) {
             ends.push((name.clone(), Some("rejected".to_owned())));
         }
         (name, ends)
