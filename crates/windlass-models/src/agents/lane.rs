@@ -4,6 +4,7 @@
 //! its ledger shows each batch. A call joins it with a message in the commit of its intent. Decision 0127 has the
 //! reasons.
 
+mod creating;
 mod filling;
 mod member;
 mod program;
