@@ -314,7 +314,7 @@ async fn rate_limit(args: &Args, place: &Databases, report: &mut Report) -> anyh
     let open = closed + Duration::from_secs(CLOSED_SECS);
     let answers = times.answers.lock();
     let within = |from: Instant, to: Instant| {
-        answers.iter().filter(|at| (from..to).contains(at)).count() as f64
+        answers.iter().filter(|at| (from..to).contains(*at)).count() as f64
     };
     let before = within(began, closed) / closed.duration_since(began).as_secs_f64();
     let first = answers.iter().filter(|at| **at >= open).min();

@@ -271,7 +271,9 @@ impl BatchResults for Lines {
 
 // The payloads of the events after which a lane sent a batch again.
 async fn sent_again(engine: &Engine) -> Result<Vec<Value>, String> {
-    let words = |error: windlass::Error| error.to_string();
+    fn words(error: impl std::fmt::Display) -> String {
+        error.to_string()
+    }
     let mut found = Vec::new();
     for lane in lanes(engine).await.map_err(words)? {
         let run_key = lane.run_key.parse().map_err(words)?;

@@ -320,7 +320,7 @@ impl AgentProgram {
         &mut self,
         turn: &mut Turn,
         provider: &Arc<dyn Provider>,
-        mut row: StepRow,
+        row: StepRow,
         error: ProviderError,
     ) -> Result<Flow, TurnError> {
         let paid = error.kind().may_be_paid();
@@ -343,6 +343,21 @@ impl AgentProgram {
             };
             return self.llm_ended(turn, provider, row, failure, details, ending).await;
         }
+        self.attempt_again(turn, provider, row, error, details, ending).await
+    }
+
+    // Ends the attempt and writes the next one. A further attempt is reserved in a commit of its own, because its
+    // budgets may have to wait for a person.
+    async fn attempt_again(
+        &mut self,
+        turn: &mut Turn,
+        provider: &Arc<dyn Provider>,
+        mut row: StepRow,
+        error: ProviderError,
+        details: serde_json::Value,
+        ending: Ending,
+    ) -> Result<Flow, TurnError> {
+        let attempt = row.attempt + 1;
         let lane = match self.agent.batch_retry {
             BatchRetry::Live => None,
             BatchRetry::Batch | BatchRetry::Fail => {
@@ -356,9 +371,7 @@ impl AgentProgram {
         });
         crate::agents::llm::merge_into(&mut payload, &details);
         let before = row.clone();
-        row.attempt = attempt;
-        // The attempt is reserved in a commit of its own: its budgets may have to wait for a person.
-        row.status = StepStatus::Waiting;
+        (row.attempt, row.status) = (attempt, StepStatus::Waiting);
         let failure = crate::agents::program::Failure {
             name: error.kind().as_str().into(),
             message: error.to_string(),

@@ -294,14 +294,13 @@ impl LaneProgram {
         let sent: Vec<usize> = sent_of(&batch, &members).collect();
         let wrong: BTreeSet<usize> =
             refused.iter().filter_map(|at| sent.get(*at).copied()).collect();
-        let of = |indexes: &mut dyn Iterator<Item = usize>| -> Vec<&Join> {
-            indexes.map(|index| &members[index]).collect()
-        };
-        let mut right = sent.iter().copied().filter(|index| !wrong.contains(index));
-        self.tell(turn, &batch, of(&mut right), &failed(true, possibly_paid)).await?;
-        self.tell(turn, &batch, of(&mut wrong.iter().copied()), &failed(false, false)).await?;
-        let mut left = batch.left.iter().map(|index| *index as usize);
-        self.tell(turn, &batch, of(&mut left), &failed(true, false)).await?;
+        let right = sent.iter().filter(|index| !wrong.contains(index));
+        let right: Vec<&Join> = right.map(|index| &members[*index]).collect();
+        self.tell(turn, &batch, right, &failed(true, possibly_paid)).await?;
+        let wrong: Vec<&Join> = wrong.iter().map(|index| &members[*index]).collect();
+        self.tell(turn, &batch, wrong, &failed(false, false)).await?;
+        let left: Vec<&Join> = batch.left.iter().map(|index| &members[*index as usize]).collect();
+        self.tell(turn, &batch, left, &failed(true, false)).await?;
         let digest = windlass_kernel::Sha256Digest::of(why.as_bytes());
         let payload = json!({
             "step": super::filling::batch_key(batch.number), "intent": batch.intent,
