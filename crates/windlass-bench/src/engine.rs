@@ -6,6 +6,7 @@ pub(crate) mod claim_latency;
 pub(crate) mod contracts;
 pub(crate) mod fairness;
 pub(crate) mod fanout;
+pub(crate) mod lanes;
 pub(crate) mod machines;
 pub(crate) mod reach;
 pub(crate) mod recover;

@@ -57,6 +57,11 @@ enum Workload {
     Relays(engine::relays::Args),
     /// Runs of an agent with a few local calls, compared with the same load of `steps`.
     Agents(engine::agents::Args),
+    /// Calls of many runs in batches, and calls after the end of a rate limit.
+    Lanes(engine::lanes::Args),
+    /// The process with the provider of `lanes`.
+    #[command(hide = true)]
+    LanesProvider(engine::lanes::ProviderArgs),
     /// Documents that are created, submitted and approved, compared with the same load of `steps`.
     Contracts(engine::contracts::Args),
     /// Runs of a machine with a few activities, from many concurrent callers.
@@ -130,6 +135,8 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Steps(args) => engine::steps::run(&args).await,
         Workload::Relays(args) => engine::relays::run(&args).await,
         Workload::Agents(args) => engine::agents::run(&args).await,
+        Workload::Lanes(args) => engine::lanes::run(&args).await,
+        Workload::LanesProvider(args) => engine::lanes::provider(&args).map(|()| Report::default()),
         Workload::Contracts(args) => engine::contracts::run(&args).await,
         Workload::Machines(args) => engine::machines::run(&args).await,
         Workload::Tasks(args) => engine::tasks::run(&args).await,

@@ -42,7 +42,8 @@ mod workflow;
 pub use agent::{Agent, LLM_TIMEOUT, STEPS_MAX};
 pub use agent_loop::{AgentLoop, LOOP_DEPTH_MAX, LOOP_TURNS_MAX, Overflow, SubAgent};
 pub use batch::{
-    BatchEnd, BatchLimits, BatchLine, BatchMember, BatchProvider, BatchResults, BatchView,
+    BatchEnd, BatchLimits, BatchLine, BatchMember, BatchProvider, BatchRefused, BatchResults,
+    BatchView,
 };
 pub use budget::{
     Account, Amount, BUDGETS, Budget, Limits as BudgetLimits, OUTPUT_TOKENS_ASSUMED,
@@ -52,7 +53,8 @@ pub use continuation::{Choice, Continuation};
 pub use description::{DESCRIPTION, LLM};
 pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
 pub use figures::{
-    NamedAccount, RootSpend, SpendQuery, budget, budgets, raise_budget, root_spend, spend,
+    NamedAccount, RootSpend, SpendQuery, budget, budgets, raise_budget, root_spend,
+    root_spend_served, spend,
 };
 pub use inspect::{
     CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations, response_at,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use windlass::ErrorCode;
-use windlass::agents::prices::{PriceTable, UsdNanos};
+use windlass::agents::prices::UsdNanos;
 use windlass::agents::{self, BudgetLimits, SpendQuery};
 use windlass::kernel::RunKey;
 
@@ -177,5 +177,5 @@ async fn root_spend(CallerEngine(engine): CallerEngine, Path(key): Path<String>)
         let message = format!("there is no run {root}");
         return Err(ApiError::not_found(ErrorCode::RunNotFound, message));
     }
-    ok(&agents::root_spend(&engine, root, PriceTable::built_in()).await?)
+    ok(&agents::root_spend_served(&engine, root).await?)
 }

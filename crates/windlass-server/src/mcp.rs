@@ -19,6 +19,8 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -30,10 +32,22 @@ use rpc::{Failed, Message, RpcError, Version};
 /// How long a client may use the list of tools and the description of the server.
 const LISTS_TTL_MS: u64 = 60_000;
 
+/// The methods that the server knows.
+const METHODS: [&str; 8] = [
+    "initialize",
+    "ping",
+    "server/discover",
+    "tools/list",
+    "tools/call",
+    "tasks/get",
+    "tasks/update",
+    "tasks/cancel",
+];
+
 const INSTRUCTIONS: &str = "\
 Windlass runs durable workflows. A run is named by its workflow and its id. Begin with list_runs, then use \
 get_run and why for one run, list_steps and list_ledger for details, and read_body for a value that a result \
-leaves out. Call control_run with dryRun first. search_docs explains words and error codes.";
+leaves out. Call control_run and decide with dryRun first. search_docs explains words and error codes.";
 
 /// The paths that serve MCP, with and without a slash at the end.
 pub(crate) fn paths(options: &Options) -> Vec<String> {
@@ -73,11 +87,47 @@ async fn handle(app: App, api: Router, call: Call, request: Request) -> Result<R
         Err(error) => return Ok(rpc::failure(&message.id, &error, Version::LEGACY)),
     };
     let server = Server { inner: Inner::new(app, api, head), call, version };
-    Ok(match server.answer(&message).await {
-        Ok(result) => rpc::success(&message.id, result),
-        Err(Failed::Rpc(error)) => rpc::failure(&message.id, &error, version),
-        Err(Failed::Http(response)) => *response,
+    let span = span_of(&message, version);
+    Ok(match server.answer(&message).instrument(span.clone()).await {
+        Ok(result) => {
+            if result["isError"] == true {
+                failed(&span, "tool_error");
+            }
+            rpc::success(&message.id, result)
+        }
+        Err(Failed::Rpc(error)) => {
+            failed(&span, &error.code.to_string());
+            rpc::failure(&message.id, &error, version)
+        }
+        Err(Failed::Http(response)) => {
+            failed(&span, response.status().as_str());
+            *response
+        }
     })
+}
+
+// The span of a request. Names that a client invents must not become names of spans.
+fn span_of(message: &rpc::Request, version: Version) -> Span {
+    let method = match METHODS.contains(&message.method.as_str()) {
+        true => message.method.as_str(),
+        false => "_OTHER",
+    };
+    let tool = message.params["name"].as_str().filter(|_| method == "tools/call");
+    let tool = tool.and_then(tools::find).map(|tool| tool.name);
+    tracing::debug_span!(
+        "mcp",
+        otel.name = tool.map_or_else(|| method.to_owned(), |tool| format!("{method} {tool}")),
+        otel.status_code = Empty,
+        { "mcp.method.name" } = method,
+        { "mcp.protocol.version" } = version.as_str(),
+        { "gen_ai.tool.name" } = tool,
+        { "error.type" } = Empty,
+    )
+}
+
+fn failed(span: &Span, why: &str) {
+    span.record("error.type", why);
+    span.record("otel.status_code", "ERROR");
 }
 
 /// One request.

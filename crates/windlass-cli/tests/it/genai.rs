@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use windlass_testkit::scripted_llm::{Op, Rule, Script, ScriptedLlm, When};
 
 use crate::collector::{Collector, Point, Received, Span};
-use crate::support::{Server, sqlite_in, wait_until, windlass};
+use crate::support::{Server, http_client, sqlite_in, wait_until, windlass};
 
 const MODEL: &str = "claude-haiku-4-5";
 /// A model is asked this, calls the tool `add` with 4711 and 1, and tells the sum.
@@ -222,4 +222,41 @@ fn an_unknown_value_of_the_content_setting_is_refused() {
     let output = crate::support::run(command);
     assert_ne!(output.code, 0);
     assert!(output.stderr.contains(CONTENT) && output.stderr.contains("maybe"), "{output:?}");
+}
+
+#[test]
+fn requests_of_mcp_have_spans_with_the_name_of_their_method() {
+    let folder = tempfile::tempdir().unwrap();
+    let (collector, llm) = (Collector::start(), provider(false));
+    let store = sqlite_in(folder.path(), "agents.db");
+    let served = Server::spawn(server("mcp", &store, &llm, &collector));
+    let url = format!("{}/mcp", served.url);
+    let post = |method: &str, params: Value| {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let sent = http_client().post(&url).json(&body);
+        let sent = sent.header("accept", "application/json, text/event-stream").send();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        assert!(runtime.block_on(sent).unwrap().status().is_success(), "{method}");
+    };
+    post("tools/list", json!({}));
+    post("tools/call", json!({ "name": "list_runs", "arguments": {} }));
+    let missing = json!({ "workflow": "ask", "id": "none" });
+    post("tools/call", json!({ "name": "get_run", "arguments": missing }));
+    post("s3cr3t", json!({}));
+    assert_eq!(served.terminate(), Some(0));
+    let received = collector.received.lock().unwrap();
+    for (name, method, error) in [
+        ("tools/list", "tools/list", None),
+        ("tools/call list_runs", "tools/call", None),
+        ("tools/call get_run", "tools/call", Some("tool_error")),
+        ("_OTHER", "_OTHER", Some("-32601")),
+    ] {
+        let found = received.spans.iter().find(|span| span.name == name);
+        let span = found.unwrap_or_else(|| panic!("no span {name}: {:#?}", received.spans));
+        let attribute = |name: &str| span.attributes.get(name).map(String::as_str);
+        assert_eq!(attribute("mcp.method.name"), Some(method), "{name}");
+        assert_eq!(attribute("error.type"), error, "{name}");
+    }
+    // A method that a client invents is no name of a span.
+    assert!(received.bodies.iter().all(|body| !contains(body, b"s3cr3t")));
 }

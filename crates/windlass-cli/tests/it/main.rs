@@ -18,6 +18,7 @@ mod help;
 mod inbox;
 mod jwt;
 mod kill;
+mod llm;
 mod manage;
 mod mcp;
 mod records;

@@ -278,6 +278,10 @@ impl AgentProgram {
                     let env = turn.env();
                     env.sleep(conflict_delay(env.random(), losses)).await;
                 }
+                // Only the request to a lane can be refused like this: more calls wait than its run may hold.
+                Err(CommitError::Refused(Refusal::MessagesLimit { .. })) => {
+                    return Ok(Err(Stop::Refused(Refused::Busy)));
+                }
                 // The lane has ended since it was found.
                 Err(CommitError::Refused(
                     Refusal::RunEnded { .. } | Refusal::RunMissing { .. },

@@ -82,7 +82,7 @@ impl AgentProgram {
     }
 
     // The call cannot begin now. `row` is the row of a call that has begun before.
-    async fn stopped(
+    pub(crate) async fn stopped(
         &mut self,
         turn: &mut Turn,
         stop: Stop,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use windlass_kernel::{Error, ErrorCode};
 
 use super::agent::Agent;
-use super::budget::Budget;
+use super::budget::{Budget, no_price};
 use super::env::invalid;
 use super::lane::Lane;
 use super::provider::WireFormat;
@@ -330,6 +330,22 @@ impl Agent {
         names.next().unwrap_or(&self.name)
     }
 
+    /// Refuses a budget of money for a branch that begins with a loop whose model has no price.
+    pub(crate) fn check_branch_budget(
+        &self,
+        budget: Option<&Budget>,
+        function: &str,
+    ) -> Result<(), Error> {
+        let Some(budget) = budget else { return Ok(()) };
+        budget.check()?;
+        let specs = self.loops.iter().map(|registered| &registered.spec);
+        let mut specs = specs.filter(|spec| functions::belongs(function, &spec.name));
+        match specs.find(|spec| budget.counts_money() && self.prices().of(&spec.model).is_none()) {
+            Some(spec) => Err(no_price(&spec.model, self.prices())),
+            None => Ok(()),
+        }
+    }
+
     /// Gives the loops the tools and the format of their providers.
     pub(crate) fn resolve_loops(&self) -> Result<(), Error> {
         let mut seen = BTreeMap::new();
@@ -344,6 +360,7 @@ impl Agent {
             let mut tools = self.tools.definitions(format);
             for sub_agent in &spec.sub_agents {
                 self.trampoline.version_of(&sub_agent.function)?;
+                self.check_branch_budget(sub_agent.budget.as_ref(), &sub_agent.function)?;
                 let taken = tools.as_array().is_some_and(|tools| {
                     tools.iter().any(|tool| tool["name"] == sub_agent.name.as_str())
                 });

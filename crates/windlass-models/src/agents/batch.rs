@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use windlass_kernel::{BoxFuture, Timestamp};
 
-use super::provider::{ProviderError, ProviderResponse};
+use super::provider::{ProviderError, ProviderErrorKind, ProviderResponse};
 
 /// The batches of a provider. A client makes one attempt of each call; the lane decides about the next one.
 pub trait BatchProvider: Send + Sync {
@@ -70,6 +70,9 @@ pub struct BatchLimits {
     pub one_model: bool,
     /// Whether a batch keeps the name of its intent.
     pub marks: bool,
+    /// The longest time that one creation takes. After a crash in the middle of one, the batch is searched for so
+    /// long before the grace of the lane begins.
+    pub create_time_max: Duration,
 }
 
 /// A request of a batch.
@@ -90,8 +93,8 @@ pub struct BatchView {
     pub state: String,
     /// Whether nothing changes any more.
     pub ended: bool,
-    /// Why the provider refused the batch as a whole.
-    pub refused: Option<String>,
+    /// Why the provider refused the batch as a whole. None of its members is charged.
+    pub refused: Option<BatchRefused>,
     /// How many members it has.
     pub total: u64,
     /// How many of them have no end yet.
@@ -109,6 +112,21 @@ impl BatchView {
     pub(crate) fn is_over(&self, now: Timestamp, grace: Duration) -> bool {
         self.expires_at.is_some_and(|at| at.plus(grace) < now)
     }
+}
+
+/// Why a provider refused a batch as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchRefused {
+    /// What helps. After a limit the lane sends the same batch again; after any other error its members follow the
+    /// policy of their agents.
+    pub kind: ProviderErrorKind,
+    /// The reason.
+    pub message: String,
+    /// The requests that the provider does not accept, as numbers from 0 in the order in which they were sent. Their
+    /// calls fail.
+    pub members: Vec<usize>,
+    /// How long the provider asks to wait.
+    pub retry_after: Option<Duration>,
 }
 
 /// A line of results.

@@ -393,12 +393,6 @@ pub(crate) fn exceeded(account: &Account) -> Error {
     Error::new(ErrorKind::Refused, ErrorCode::BudgetExceeded, message)
 }
 
-/// A further attempt of a call does not fit.
-pub(crate) fn exhausted() -> Error {
-    let message = "a further attempt of the call does not fit into the budget of its run";
-    Error::new(ErrorKind::Refused, ErrorCode::BudgetExceeded, message)
-}
-
 pub(crate) fn no_price(model: &str, prices: &PriceTable) -> Error {
     let message = format!(
         "the budget counts money, and model {model:?} has no price in the table {:?}; add the price or \

@@ -1,16 +1,21 @@
 //! Reads accounts of budgets and figures of spending, and raises budgets.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use windlass_engine::{Engine, RecordChange, refusal};
 use windlass_kernel::{
     CommitError, Conflict, Error, ErrorCode, ErrorKind, Query, RecordId, RunKey, Timestamp,
 };
 
 use super::Usage;
-use super::budget::{Account, BUDGETS, Limits};
-use super::prices::{PriceLane, PriceTable, UsdNanos};
+use super::agent::Agent;
+use super::budget::{Account, Amount, BUDGETS, Limits};
+use super::model::served;
+use super::prices::{BYTES_PER_TOKEN, Estimate, PriceLane, PriceTable, UsdNanos};
 use super::spend::{SPEND, Spend};
 
 /// How often a raise is decided again because runs wrote the account first.
@@ -30,7 +35,7 @@ pub struct NamedAccount {
 
 /// Which figures a question about spending adds up. What is not set does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct SpendQuery {
     /// The first day, as `2026-11-18`.
     pub from: Option<String>,
@@ -55,7 +60,9 @@ pub struct RootSpend {
     pub unpriced_calls: u64,
     /// Attempts without an answer that may have been charged.
     pub uncertain_calls: u64,
-    /// The version of the prices.
+    /// About the most that those attempts can have cost, computed from the sizes of their requests.
+    pub uncertain_cost: UsdNanos,
+    /// The version of the prices; several, if agents of the tree have tables of their own.
     pub prices: String,
 }
 
@@ -143,8 +150,10 @@ pub async fn raise_budget(engine: &Engine, id: &str, more: Limits) -> Result<Nam
 ///
 /// # Errors
 ///
-/// The store cannot be read, or there are too many figures: then ask for fewer days.
+/// [`ErrorCode::InvalidQuery`] if a day is not written as `2026-11-18`; the store cannot be read; or there are too
+/// many figures: then ask for fewer days.
 pub async fn spend(engine: &Engine, query: &SpendQuery) -> Result<Vec<Spend>, Error> {
+    query.from.iter().chain(&query.to).try_for_each(|day| check_day(day))?;
     let records = engine.records::<Spend>(SPEND);
     let limit = engine.options().limits.page_rows_max;
     let mut sums: BTreeMap<(String, String, String, String, bool), Spend> = BTreeMap::new();
@@ -188,7 +197,20 @@ pub async fn spend(engine: &Engine, query: &SpendQuery) -> Result<Vec<Spend>, Er
     }
 }
 
-/// The usage of a root run with all its branches, from their ledgers.
+fn check_day(day: &str) -> Result<(), Error> {
+    let part = |at: std::ops::Range<usize>, max: u32| {
+        let digits = day.get(at).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+        digits.and_then(|part| part.parse().ok()).is_some_and(|n: u32| (1..=max).contains(&n))
+    };
+    let dashes = day.get(4..5) == Some("-") && day.get(7..8) == Some("-");
+    if day.len() == 10 && dashes && part(0..4, 9_999) && part(5..7, 12) && part(8..10, 31) {
+        return Ok(());
+    }
+    let message = format!("{day:?} is no day; write it as 2026-11-18");
+    Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidQuery, message))
+}
+
+/// The usage of a root run with all its branches, from their ledgers, at the prices of one table.
 ///
 /// # Errors
 ///
@@ -198,11 +220,80 @@ pub async fn root_spend(
     root: RunKey,
     prices: &PriceTable,
 ) -> Result<RootSpend, Error> {
+    add_up(engine, root, &mut Tables::One(prices)).await
+}
+
+/// The usage of a root run with all its branches, from their ledgers, at the prices of the agents that this process
+/// serves. Calls of other agents have the built-in prices.
+///
+/// # Errors
+///
+/// The store cannot be read.
+pub async fn root_spend_served(engine: &Engine, root: RunKey) -> Result<RootSpend, Error> {
+    add_up(engine, root, &mut Tables::Served(BTreeMap::new())).await
+}
+
+/// The tables with the prices of runs.
+enum Tables<'a> {
+    One(&'a PriceTable),
+    /// By run.
+    Served(BTreeMap<RunKey, Option<Arc<Agent>>>),
+}
+
+impl Tables<'_> {
+    async fn of(&mut self, engine: &Engine, run: RunKey) -> Result<&PriceTable, Error> {
+        let agents = match self {
+            Self::One(table) => return Ok(table),
+            Self::Served(agents) => agents,
+        };
+        if let Entry::Vacant(unknown) = agents.entry(run) {
+            let overview = engine.store().run_overview_by_key(run).await?;
+            unknown.insert(overview.and_then(|found| served(engine, &found.run.workflow)));
+        }
+        let agent = agents.get(&run).and_then(Option::as_ref);
+        Ok(agent.map_or_else(PriceTable::built_in, |agent| agent.prices()))
+    }
+}
+
+/// A call as its first event shows it.
+#[derive(Default)]
+struct Asked {
+    model: String,
+    lane: PriceLane,
+    estimate: Option<Estimate>,
+}
+
+impl Asked {
+    fn of(payload: &Value) -> Self {
+        let bytes = payload["request_bytes"].as_u64();
+        Self {
+            model: payload["model"].as_str().unwrap_or_default().to_owned(),
+            lane: lane_of(payload).unwrap_or_default(),
+            estimate: bytes.map(|bytes| Estimate {
+                input_tokens: bytes.div_ceil(BYTES_PER_TOKEN),
+                output_tokens_max: payload["request"]["max_tokens"].as_u64(),
+            }),
+        }
+    }
+}
+
+fn lane_of(payload: &Value) -> Option<PriceLane> {
+    match payload["lane"].as_str()? {
+        "batch" => Some(PriceLane::Batch),
+        _ => Some(PriceLane::Live),
+    }
+}
+
+async fn add_up(
+    engine: &Engine,
+    root: RunKey,
+    tables: &mut Tables<'_>,
+) -> Result<RootSpend, Error> {
     let limit = engine.options().limits.page_rows_max;
-    let mut sum = RootSpend { prices: prices.version().to_owned(), ..RootSpend::default() };
+    let mut sum = RootSpend::default();
+    let mut versions = BTreeSet::new();
     let mut after: Option<(Timestamp, windlass_kernel::EventId)> = None;
-    // Models by call, for the calls whose answers name none.
-    let mut asked = BTreeMap::new();
+    let mut asked: BTreeMap<_, Asked> = BTreeMap::new();
     loop {
         let query = Query::RootEvents { root, after, limit };
         let events = engine.store().list(query).await?.events()?;
@@ -214,33 +305,51 @@ pub async fn root_spend(
             }
             let payload = event.payload_json()?;
             let call = (event.run_key, payload["continuation_id"].to_string());
-            match what {
-                "suspended" | "blocked" => {
-                    let model = payload["model"].as_str().unwrap_or_default();
-                    asked.insert(call, model.to_owned());
-                }
-                "completed" => {
-                    let usage: Usage =
-                        serde_json::from_value(payload["usage"].clone()).unwrap_or_default();
-                    let requested = asked.remove(&call).unwrap_or_default();
-                    let answered = payload["model"].as_str();
-                    let lane = match payload["lane"].as_str() {
-                        Some("batch") => PriceLane::Batch,
-                        _ => PriceLane::Live,
-                    };
-                    sum.add(&usage, prices.cost_of_call(&requested, answered, &usage, lane));
-                }
-                _ if payload["possibly_paid"] == true => sum.uncertain_calls += 1,
-                _ => {}
+            if !payload["request_bytes"].is_null() {
+                asked.insert(call, Asked::of(&payload));
+                continue;
             }
+            let is_lost = what != "completed" && payload["possibly_paid"] == true;
+            let next_lane = lane_of(&payload).filter(|_| what == "retried");
+            if what != "completed" && !is_lost && next_lane.is_none() {
+                continue;
+            }
+            let prices = tables.of(engine, event.run_key).await?;
+            versions.insert(prices.version().to_owned());
+            if what == "completed" {
+                let known = asked.remove(&call).unwrap_or_default();
+                let usage: Usage =
+                    serde_json::from_value(payload["usage"].clone()).unwrap_or_default();
+                let (answered, lane) = (payload["model"].as_str(), lane_of(&payload));
+                let lane = lane.unwrap_or_default();
+                sum.add(&usage, prices.cost_of_call(&known.model, answered, &usage, lane));
+                continue;
+            }
+            let known = asked.entry(call).or_default();
+            if is_lost {
+                sum.add_uncertain(known, prices);
+            }
+            known.lane = next_lane.unwrap_or(known.lane);
         }
         if events.len() < limit as usize {
-            return Ok(sum);
+            break;
         }
     }
+    if versions.is_empty() {
+        versions.insert(tables.of(engine, root).await?.version().to_owned());
+    }
+    sum.prices = versions.into_iter().collect::<Vec<_>>().join(", ");
+    Ok(sum)
 }
 
 impl RootSpend {
+    fn add_uncertain(&mut self, asked: &Asked, prices: &PriceTable) {
+        self.uncertain_calls += 1;
+        let Some(estimate) = asked.estimate else { return };
+        let most = Amount::most(prices, &asked.model, estimate, asked.lane);
+        self.uncertain_cost = self.uncertain_cost.plus(most.usd_nanos);
+    }
+
     fn add(&mut self, usage: &Usage, cost: Option<UsdNanos>) {
         self.calls += 1;
         let mine = &mut self.usage;

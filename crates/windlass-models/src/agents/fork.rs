@@ -144,12 +144,15 @@ impl AgentProgram {
         branch: &ForkBranch,
         run: &BranchRun,
     ) -> Result<(), Error> {
+        self.agent.check_branch_budget(branch.budget.as_ref(), &branch.function)?;
         let mut forked: Workflow = self.agent.branch(&live.workflow, branch)?;
         forked.rename(&run.id);
         let mut budgets = live.progress.budgets.clone();
         budgets.extend(branch.budget.as_ref().map(|own| BudgetRef::new(run.run, &run.id, own)));
         let tool_sources = live.progress.tool_sources.clone();
-        let progress = Progress { branch: true, budgets, tool_sources, ..Progress::default() };
+        let started_at = Some(live.progress.started_at.unwrap_or(turn.run.created_at));
+        let progress =
+            Progress { branch: true, budgets, tool_sources, started_at, ..Progress::default() };
         let body = state::save(&forked, &progress, &live.stored)?;
         let new = NewRun {
             run_key: run.run,

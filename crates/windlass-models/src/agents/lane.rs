@@ -4,6 +4,7 @@
 //! its ledger shows each batch. A call joins it with a message in the commit of its intent. Decision 0127 has the
 //! reasons.
 
+mod creating;
 mod filling;
 mod member;
 mod program;
@@ -83,8 +84,8 @@ impl Lane {
     }
 }
 
-/// The fate of a member of a batch that got no answer: it expired, was cancelled, or failed in a way that
-/// another attempt can change.
+/// The fate of a member of a batch that got no answer: it expired, was cancelled, its batch failed as a whole, or it
+/// failed in a way that another attempt can change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchRetry {
@@ -144,7 +145,8 @@ impl LaneOptions {
         self
     }
 
-    /// The bytes of the requests in a batch. Default 64 MiB; the worker holds them in memory while it sends them.
+    /// The most bytes of the requests in a batch, which is sent when so many wait, also while another one is in
+    /// flight. Default 64 MiB; the worker holds them in memory while it sends them.
     ///
     /// ```
     /// # use windlass::agents::LaneOptions;
@@ -180,8 +182,8 @@ impl LaneOptions {
         self
     }
 
-    /// How often a batch is read: first after `min`, then twice as long each time, up to `max`. Default 5 s and
-    /// 60 s.
+    /// How often a batch is read, or sent again after the provider has refused it for now: first after `min`, then
+    /// twice as long each time, up to `max`. Default 5 s and 60 s.
     ///
     /// ```
     /// # use windlass::agents::LaneOptions;
@@ -195,7 +197,7 @@ impl LaneOptions {
     }
 
     /// How long after an unknown outcome a batch can still appear at the provider. After this time it is sent again.
-    /// Default two minutes.
+    /// After a crash in the middle of a creation the longest time of a creation is added. Default two minutes.
     ///
     /// ```
     /// # use windlass::agents::LaneOptions;

@@ -18,7 +18,7 @@ pub const PRICES_MAX: usize = 10_000;
 const USD_PER_MILLION_MAX: f64 = 100_000.0;
 const PICO_PER_NANO: u128 = 1_000;
 /// Text has about four bytes for each token. Three makes the estimate too high rather than too low.
-const BYTES_PER_TOKEN: u64 = 3;
+pub(super) const BYTES_PER_TOKEN: u64 = 3;
 /// The highest price of an image, for any number of bytes.
 const TOKENS_PER_IMAGE: u64 = 1_600;
 /// A PDF has about this many base64 characters for each token of its pages.
@@ -59,10 +59,11 @@ impl fmt::Display for UsdNanos {
 }
 
 /// How a call is made: batches cost half.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceLane {
     /// A call that answers at once.
+    #[default]
     Live,
     /// A member of a provider's batch.
     Batch,

@@ -58,6 +58,9 @@ pub(crate) struct Progress {
     /// The budgets that its calls count for, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) budgets: Vec<BudgetRef>,
+    /// When the root of a branch or of a retry started; deadlines count from then. None: when the run did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) started_at: Option<Timestamp>,
     /// How often the run has asked a person for more budget.
     #[serde(default)]
     pub(crate) asked: u32,
@@ -486,6 +489,7 @@ pub(crate) fn retry_state(run: &Run) -> Result<Option<Body>, Error> {
     progress.begun = false;
     progress.receipts.extend(progress.retried.take());
     progress.retried = Some(run.run_key);
+    progress.started_at.get_or_insert(run.created_at);
     // A retry calls the tools that there are now.
     progress.tool_sources.clear();
     Body::of(&State { workflow, progress }).map(Some)

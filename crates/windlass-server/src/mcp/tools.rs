@@ -347,7 +347,8 @@ static TOOLS: [Tool; 16] = [
         name: "decide",
         title: "Decide about a request",
         description: "Decides about a request as the person of the credential. A decision cannot be taken \
-                      back. Read the request first, and decide only what the person told you.",
+                      back. Read the request first, and decide only what the person told you. With dryRun \
+                      it only says what the decision would change.",
         scopes: &[Scope::Decide],
         effect: Effect::Destroys,
         arguments: &[
@@ -356,6 +357,7 @@ static TOOLS: [Tool; 16] = [
             any("answer", "The answer, if the request has a schema."),
             text("comment", "A comment."),
             text("about", "The digest of what the person has seen (`about.digest`)."),
+            flag("dryRun", "Only say what would happen. Default false."),
         ],
         run: |inner, arguments| Box::pin(write::decide(inner, arguments)),
     },

@@ -24,6 +24,8 @@ mod kept;
 mod keyed_events;
 mod limits;
 mod live;
+#[cfg(feature = "agents")]
+mod llm;
 mod lookups;
 mod mcp;
 mod operations;

@@ -349,6 +349,16 @@ async fn a_request_to_a_person_is_input_of_a_task(kind: Kind) {
     let inbox = call_ok(&asked, "list_inbox", json!({})).await;
     assert_eq!(inbox["requests"][0]["id"], *key, "{inbox}");
     assert_eq!(call_ok(&other, "list_inbox", json!({})).await["requests"], json!([]));
+    // A dry run decides nothing.
+    let dry = |choice: &str| json!({ "request": key, "choice": choice, "dryRun": true });
+    let preview = call_ok(&asked, "decide", dry("approve")).await;
+    assert_eq!(
+        (&preview["accepted"], &preview["request"]["status"]),
+        (&json!(true), &json!("open"))
+    );
+    assert!(preview["effect"].as_str().unwrap().contains("approval 1 of 1"), "{preview}");
+    assert_eq!(call_ok(&asked, "decide", dry("perhaps")).await["accepted"], false);
+    assert_eq!(call_ok(&asked, "get_request", json!({ "request": key })).await["status"], "open");
     let decide = json!({ "request": key, "choice": "approve", "answer": { "cost": 1 } });
     assert_eq!(call_error(&other, "decide", decide).await, "NOT_ASSIGNED");
     assert_eq!(call_ok(&asked, "get_request", json!({ "request": key })).await["title"], "Pay");

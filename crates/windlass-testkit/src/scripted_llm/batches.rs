@@ -177,8 +177,9 @@ impl Batch {
             (false, _) => Value::Null,
             (true, false) => json!({ "object": "list", "data": self.errors }),
             (true, true) => json!({ "object": "list", "data": [
-                { "code": "scripted_failure", "message": "the script fails this batch",
-                  "param": null, "line": null },
+                { "code": self.plan.code.as_deref().unwrap_or("scripted_failure"),
+                  "message": "the script fails this batch", "param": null,
+                  "line": self.plan.line },
             ] }),
         };
         json!({

@@ -555,6 +555,10 @@ pub struct BatchPlan {
     pub cut_bytes: Option<u64>,
     /// Reads answer 404, as if the batch had never been there.
     pub vanish: bool,
+    /// The code of the error when it fails as a whole (OpenAI). None: `scripted_failure`.
+    pub code: Option<String>,
+    /// The line of the file that this error names, from 1.
+    pub line: Option<u64>,
 }
 
 impl Default for BatchPlan {
@@ -570,6 +574,8 @@ impl Default for BatchPlan {
             bad_lines: 0,
             cut_bytes: None,
             vanish: false,
+            code: None,
+            line: None,
         }
     }
 }

@@ -299,7 +299,18 @@ impl BatchProvider for LimitedProvider {
     }
 
     fn read<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<BatchView, ProviderError>> {
-        Box::pin(async move { self.taught(self.inner().read(id).await).await })
+        Box::pin(async move {
+            let mut view = self.taught(self.inner().read(id).await).await?;
+            // The provider looks at some batches only after it has taken them.
+            if let Some(refused) = &mut view.refused
+                && refused.kind == Kind::SpendLimitReached
+            {
+                let error = ProviderError::new(refused.kind, &refused.message);
+                self.learn_error(&error).await;
+                refused.retry_after = Some(self.ask_every);
+            }
+            Ok(view)
+        })
     }
 
     fn since(&self, since: Timestamp) -> BoxFuture<'_, Result<Vec<BatchView>, ProviderError>> {

@@ -29,7 +29,7 @@ on_every_store!(
 
 const APIS: [Api; 2] = [Api::Anthropic, Api::Openai];
 
-fn provider(api: Api, server: &ScriptedLlm) -> Arc<dyn Provider> {
+pub(crate) fn provider(api: Api, server: &ScriptedLlm) -> Arc<dyn Provider> {
     let options = ClientOptions::new("key").base_url(server.url());
     match api {
         Api::Anthropic => Arc::new(AnthropicClient::new(options).unwrap()),
@@ -37,7 +37,7 @@ fn provider(api: Api, server: &ScriptedLlm) -> Arc<dyn Provider> {
     }
 }
 
-async fn ask(workflow: &mut Workflow, next: Continuation) -> CallResult {
+pub(crate) async fn ask(workflow: &mut Workflow, next: Continuation) -> CallResult {
     let name: String = workflow.get("provider")?;
     let question: String = workflow.get("question")?;
     workflow.transcript("chat").push_user(&question)?;
@@ -52,17 +52,17 @@ async fn ask(workflow: &mut Workflow, next: Continuation) -> CallResult {
     Ok(next.llm(request, "response", "tell"))
 }
 
-async fn tell(workflow: &mut Workflow, next: Continuation) -> CallResult {
+pub(crate) async fn tell(workflow: &mut Workflow, next: Continuation) -> CallResult {
     let text = workflow.response("response")?.text()?;
     workflow.set("text", &text)?;
     Ok(next.halt())
 }
 
-fn options() -> LaneOptions {
+pub(crate) fn options() -> LaneOptions {
     LaneOptions::default().gather("300 ms").poll("20 ms", "20 ms").grace("300 ms")
 }
 
-fn agent(provider: Arc<dyn Provider>, options: LaneOptions) -> Agent {
+pub(crate) fn agent(provider: Arc<dyn Provider>, options: LaneOptions) -> Agent {
     Agent::new("asker", "ask")
         .function("ask", ask)
         .function("tell", tell)
@@ -91,11 +91,11 @@ async fn all_answered(runs: &[RunHandle<Value>]) {
     }
 }
 
-async fn all_batches(engine: &Engine) -> Vec<BatchInfo> {
+pub(crate) async fn all_batches(engine: &Engine) -> Vec<BatchInfo> {
     batches(engine.core(), None, None, 100).await.unwrap()
 }
 
-async fn ended_batches(engine: &Engine) -> Vec<BatchInfo> {
+pub(crate) async fn ended_batches(engine: &Engine) -> Vec<BatchInfo> {
     until("all batches have ended", || async {
         all_batches(engine).await.iter().all(|b| matches!(b.status.as_str(), "ended" | "failed"))
     })
@@ -168,18 +168,18 @@ async fn a_batch_whose_creation_got_no_answer_is_not_paid_twice(h: Arc<Harness>)
     }
 }
 
-fn rename(agent: Agent, name: &str) -> Agent {
+pub(crate) fn rename(agent: Agent, name: &str) -> Agent {
     agent.named(format!("asker-{name}"))
 }
 
 /// A provider under another name, so that it has a lane of its own.
-struct Named {
+pub(crate) struct Named {
     name: &'static str,
     inner: Arc<dyn Provider>,
 }
 
 impl Named {
-    fn new(name: &'static str, inner: Arc<dyn Provider>) -> Self {
+    pub(crate) fn new(name: &'static str, inner: Arc<dyn Provider>) -> Self {
         Self { name, inner }
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::agents::{
-    Account, Agent, AnthropicClient, Budget, BudgetLimits, CallResult, ClientOptions, Continuation,
-    ForkBranch, LlmRequest, NamedAccount, ProviderErrorKind, SpendQuery, Workflow, budgets,
-    prices::PriceTable, raise_budget, root_spend, spend,
+    Account, Agent, AgentLoop, AnthropicClient, Budget, BudgetLimits, CallResult, ClientOptions,
+    Continuation, ForkBranch, LlmRequest, NamedAccount, ProviderErrorKind, SpendQuery, SubAgent,
+    Workflow, budgets, prices::PriceTable, raise_budget, root_spend, spend,
 };
 use windlass::kernel::Subject;
 use windlass::requests::{Decider, InboxOrder, InboxQuery, NewDecision};
@@ -224,7 +224,7 @@ async fn a_budget_that_cannot_be_kept_is_refused_at_the_start(h: Arc<Harness>) {
     let engine = h.engine().await;
     let provider = Script::new([text("yes")]);
     let own = |name: &str| {
-        let spec = windlass::agents::AgentLoop::new("loop", "anthropic", "in-house");
+        let spec = AgentLoop::new("loop", "anthropic", "in-house");
         Agent::new(name, "loop").agent_loop(spec).provider(provider.clone())
     };
     let refused = engine.agent(own("a").budget(Budget::usd(1.0))).unwrap_err();
@@ -245,8 +245,25 @@ async fn a_budget_that_cannot_be_kept_is_refused_at_the_start(h: Arc<Harness>) {
     let output: Value = loops.start(input).await.unwrap().result().await.unwrap();
     assert_eq!(output["answer"], "yes");
     assert!(output.get("limits").is_none(), "{output}");
-    // A function that calls a model without a price fails before the call.
+    // The share of a sub-agent, and of a branch, counts money too.
+    let reader = SubAgent::new("reader", "Reads.", "read").budget(Budget::usd(0.1));
+    let lead = AgentLoop::new("lead", "anthropic", MODEL).sub_agent(reader);
+    let shared = |name: &str| {
+        let read = AgentLoop::new("read", "anthropic", "in-house");
+        Agent::new(name, "lead").agent_loop(read).provider(provider.clone())
+    };
+    let refused = engine.agent(shared("d").agent_loop(lead)).unwrap_err();
+    assert_eq!(refused.code(), "BUDGET_NO_PRICE");
     let asked = provider.count();
+    let forking = Agent::new("e", "fork_read")
+        .function("fork_read", fork_read)
+        .function("end", end)
+        .agent_loop(AgentLoop::new("read", "anthropic", "in-house"))
+        .provider(provider.clone());
+    let run = engine.agent(forking).unwrap().start(json!({ "prompt": "x" })).await.unwrap();
+    assert!(run.result().await.unwrap_err().to_string().contains("BUDGET_NO_PRICE"));
+    assert_eq!(provider.count(), asked, "no branch begins");
+    // A function that calls a model without a price fails before the call.
     let unpriced = Agent::new("unpriced", "other")
         .function("other", other)
         .function("end", end)
@@ -256,6 +273,11 @@ async fn a_budget_that_cannot_be_kept_is_refused_at_the_start(h: Arc<Harness>) {
     assert!(run.result().await.unwrap_err().to_string().contains("BUDGET_NO_PRICE"));
     assert_eq!(provider.count(), asked);
     until_status(&run, RunStatus::Errored).await;
+}
+
+async fn fork_read(_: &mut Workflow, next: Continuation) -> CallResult {
+    let branch = ForkBranch::new("one", "read").budget(Budget::usd(0.1));
+    Ok(next.fork_join(vec![branch], "end"))
 }
 
 async fn other(workflow: &mut Workflow, next: Continuation) -> CallResult {

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use serde_json::json;
 use windlass::agents::{
     Agent, AnthropicClient, CallResult, ClientOptions, Continuation, Lane, LaneOptions,
-    LimitedProvider, LlmRequest, NoSink, Provider, ProviderErrorKind as Kind, ProviderRequest,
-    Workflow, lanes,
+    LimitedProvider, LlmRequest, NoSink, OpenaiClient, Provider, ProviderErrorKind as Kind,
+    ProviderRequest, Workflow, lanes,
 };
 use windlass::kernel::Subject;
 use windlass::requests::{Decider, InboxOrder, InboxQuery, NewDecision};
 use windlass::{Engine, RunKey, RunStatus};
-use windlass_testkit::scripted_llm::{Fail, Op, RatePlan, Rule, Script, ScriptedLlm, Tokens, When};
+use windlass_testkit::scripted_llm::{
+    BatchEnd, BatchPlan, Fail, Op, RatePlan, Rule, Script, ScriptedLlm, Tokens, When,
+};
 
 use crate::agents_fixtures::{at_once, types_of};
 use crate::harness::{Harness, Kind as StoreKind, on_every_store, until};
@@ -22,6 +24,7 @@ on_every_store!(
     a_spend_limit_closes_the_account_until_it_is_opened_again,
     a_spend_limit_asks_one_person_and_the_runs_wait,
     a_spend_limit_of_a_batch_asks_a_person_and_the_lane_waits,
+    a_batch_that_fails_for_money_asks_a_person_too,
 );
 
 async fn engines(h: &Harness) -> (Engine, Engine) {
@@ -215,4 +218,45 @@ async fn a_spend_limit_of_a_batch_asks_a_person_and_the_lane_waits(h: Arc<Harnes
     let types = types_of(&engine, lane).await;
     let retried = types.iter().filter(|name| *name == "continuation.retried").count();
     assert_eq!(retried, 1, "waiting for a person is no event: {types:?}");
+}
+
+async fn ask_openai(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    workflow.transcript("chat").push_user("hi")?;
+    let request = LlmRequest::new("openai", "gpt-5").param("max_output_tokens", 9);
+    Ok(next.llm(request.transcript("chat"), "answer", "answered"))
+}
+
+// OpenAI takes a batch and looks at the money later: the batch fails as a whole.
+async fn a_batch_that_fails_for_money_asks_a_person_too(h: Arc<Harness>) {
+    let plan = BatchPlan {
+        end: BatchEnd::Fail,
+        code: Some("billing_hard_limit_reached".into()),
+        ..BatchPlan::default()
+    };
+    let script = Script::new().rule(Rule::any().text("paid")).batch(plan);
+    let server = ScriptedLlm::start(script.batch(BatchPlan::default())).unwrap();
+    let engine = h.engine().await;
+    let client = OpenaiClient::new(ClientOptions::new("e").base_url(server.url())).unwrap();
+    let key = client.key().clone();
+    let limited = LimitedProvider::new(&engine, client, &key).ask("ann");
+    let agent = Agent::new("asker", "ask")
+        .function("ask", ask_openai)
+        .function("answered", answered)
+        .output("text")
+        .retry_policy(at_once(0))
+        .lane(Lane::Batch)
+        .lane_options(LaneOptions::default().gather("10 ms").poll("10 ms", "10 ms"))
+        .provider(Arc::new(limited.ask_every("20 milliseconds").unwrap()));
+    let run = engine.agent(agent).unwrap().start(json!({})).await.unwrap();
+    let inbox = InboxQuery::Person("ann".into());
+    let asked = || async {
+        engine.requests().inbox(&inbox, InboxOrder::Due, None, 10).await.unwrap().requests
+    };
+    until("a person is asked", || async { !asked().await.is_empty() }).await;
+    assert_eq!(server.report().count(Op::CreateBatch), 1);
+    let ann = Decider::new(Subject::new("ann", ["lead"]).unwrap());
+    let id = asked().await.remove(0).id;
+    engine.requests().decide(&id, &ann, &NewDecision::approve()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), "paid");
+    assert_eq!((server.report().count(Op::CreateBatch), server.report().messages), (2, 1));
 }

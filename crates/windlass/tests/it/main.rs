@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod agent_batch_failures;
 mod agent_batches;
 mod agent_budgets;
 mod agent_lane_crashes;

@@ -21,6 +21,18 @@ use crate::kit;
 /// How many runs are read at the same time to build their requests.
 const READS: usize = 8;
 
+/// The request of a member.
+pub(super) enum Request {
+    Sent(BatchMember),
+    /// The run has ended or does not wait any more. It keeps its number in the batch.
+    Left,
+    /// It cannot be built. The run must hear of it.
+    Broken {
+        why: String,
+        retryable: bool,
+    },
+}
+
 /// The row of a chunk of members.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Chunk {
@@ -54,7 +66,7 @@ impl LaneProgram {
         let space = usize::try_from(space).unwrap_or(usize::MAX).min(CHUNK);
         let (mut messages, mut members, mut bytes) = (Vec::new(), Vec::new(), filling.bytes);
         for (seq, (_, join)) in self.waiting.joins.iter().take(space) {
-            let more = join.bytes as u64 + 200;
+            let more = join.bytes_in_batch();
             if bytes + more > bytes_max && (filling.members > 0 || !members.is_empty()) {
                 break;
             }
@@ -67,11 +79,6 @@ impl LaneProgram {
             true => self.intend(turn, filling).await,
             false => self.gather(turn, filling, messages, members, bytes).await,
         }
-    }
-
-    fn bytes_max(&self) -> usize {
-        let limits = self.served.provider.batches().map(|batches| batches.limits().bytes_max);
-        self.served.options.bytes_max.min(limits.unwrap_or(usize::MAX))
     }
 
     async fn gather(
@@ -104,7 +111,7 @@ impl LaneProgram {
         turn.commit(draft).await?;
         for message in &messages {
             turn.mailbox.remove(&message.seq);
-            self.waiting.joins.remove(&message.seq);
+            self.waiting.remove(message.seq);
         }
         self.state = state;
         self.rows.push(row);
@@ -122,8 +129,8 @@ impl LaneProgram {
         }
         let mut draft = turn.draft();
         let stamp = turn.stamp();
-        let id = stamp.event_id.0.as_bytes();
-        let intent: String = id[4..].iter().map(|byte| format!("{byte:02x}")).collect();
+        // All of the id, because it begins with the time: names of batches are in its order.
+        let intent = stamp.event_id.0.simple();
         let Filling { number, chunks, members, bytes, oldest } = filling;
         let batch = InFlight {
             number,
@@ -135,9 +142,12 @@ impl LaneProgram {
             since: stamp.at,
             phase: Phase::Refused,
             creates: 0,
+            unknown_since: None,
             sent: 0,
+            left: Vec::new(),
             next: stamp.at,
             polls: 0,
+            failed_reads: 0,
             foreign: Vec::new(),
             cancel: false,
         };
@@ -171,43 +181,55 @@ impl LaneProgram {
         Ok(members)
     }
 
-    /// Builds the requests of members from the snapshots of their runs. A member that has left, because its run
-    /// was ended, is not sent; it keeps its number.
+    /// Builds the requests of members from the snapshots of their runs, in the order of their numbers.
     pub(super) async fn requests(
         &self,
         batch: &InFlight,
         members: &[Join],
-    ) -> Result<Vec<BatchMember>, Error> {
+    ) -> Result<Vec<Request>, Error> {
         // Boxed, because the compiler cannot prove that a stream of async closures is `Send`.
-        let mut building: Vec<BoxFuture<'_, Result<Option<BatchMember>, Error>>> = Vec::new();
+        let mut building: Vec<BoxFuture<'_, Result<Request, Error>>> = Vec::new();
         for (index, member) in members.iter().enumerate() {
             building.push(Box::pin(async move {
-                let body = self.request(member).await?;
                 let custom_id = custom_id(&batch.intent, index);
-                Ok(body.map(|body| BatchMember { custom_id, body }))
+                match self.request(member).await {
+                    Ok(Ok(body)) => Ok(Request::Sent(BatchMember { custom_id, body })),
+                    Ok(Err(unsent)) => Ok(unsent),
+                    Err(error) if error.is_retryable() => Err(error),
+                    // One member does not hold up the others.
+                    Err(error) => Ok(Request::Broken { why: error.to_string(), retryable: false }),
+                }
             }));
         }
         let built: Vec<_> = stream::iter(building).buffered(READS).collect().await;
-        built.into_iter().filter_map(Result::transpose).collect()
+        built.into_iter().collect()
     }
 
-    async fn request(&self, member: &Join) -> Result<Option<Bytes>, Error> {
+    async fn request(&self, member: &Join) -> Result<Result<Bytes, Request>, Error> {
         let store = &*self.engine.store;
         let loaded = store.load_with(vec![member.run], LoadSteps::Open).await?;
-        let Some(loaded) = loaded.into_iter().next() else { return Ok(None) };
+        let Some(loaded) = loaded.into_iter().next() else { return Ok(Err(Request::Left)) };
         let run = loaded.run;
-        let (Some(body), false) = (&run.state, run.status.is_ended()) else { return Ok(None) };
+        let (Some(body), false) = (&run.state, run.status.is_ended()) else {
+            return Ok(Err(Request::Left));
+        };
         let page = self.engine.limits.page_rows_max;
         let (workflow, progress, _) = snapshots::load(store, body, page).await?;
         let waits = progress.batched.is_some_and(|batched| batched.attempt == member.attempt)
             && workflow.counters.llm == member.call;
-        let Step::Llm { request, .. } = &workflow.step else { return Ok(None) };
+        let Step::Llm { request, .. } = &workflow.step else { return Ok(Err(Request::Left)) };
         if !waits {
-            return Ok(None);
+            return Ok(Err(Request::Left));
         }
         let body = build(&workflow, request, self.served.provider.wire_format())?;
         // Built by the same code from the same rows; anything else must not be sent.
-        Ok(Some(body).filter(|body| Sha256Digest::of(body) == member.digest))
+        match Sha256Digest::of(&body) == member.digest {
+            true => Ok(Ok(body)),
+            false => {
+                let why = "the lane builds another request than the one that the run announced";
+                Ok(Err(Request::Broken { why: why.to_owned(), retryable: true }))
+            }
+        }
     }
 
     /// The rows of a batch, as they are when it has ended.

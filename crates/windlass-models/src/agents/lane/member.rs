@@ -35,6 +35,9 @@ pub(crate) struct BatchedCall {
     pub(crate) lane: RunKey,
     /// The attempt that the lane has.
     pub(crate) attempt: u32,
+    /// Whether the lane has not been asked yet: the attempt needs space in the budgets of its run first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) to_join: bool,
     /// The batch that it is in, once the provider has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) submitted: Option<String>,
@@ -72,7 +75,7 @@ impl AgentProgram {
             return Ok(None);
         }
         let attempt = self.live().progress.attempts + 1;
-        let batched = BatchedCall { lane, attempt, submitted: None };
+        let batched = BatchedCall { lane, attempt, to_join: false, submitted: None };
         self.live_mut().progress.batched = Some(batched);
         Ok(None)
     }
@@ -99,7 +102,7 @@ impl AgentProgram {
         {
             return Ok(run.run_key);
         }
-        let input = LaneInput { provider: request.provider.clone(), model };
+        let input = LaneInput { provider: request.provider.clone(), model, durations: Vec::new() };
         let input = Body::of(&input).map_err(TurnError::Blocked)?;
         let mut start = StartRun::new(workflow.clone(), LANES.name.clone(), input);
         start.id = Some(id.clone());
@@ -127,7 +130,11 @@ impl AgentProgram {
         };
         let at = match deadline {
             Deadline::At(at) => at,
-            Deadline::AfterStart(millis) => turn.run.created_at.plus(Duration::from_millis(millis)),
+            // A branch, and a generation that retries, go on with the start of their root.
+            Deadline::AfterStart(millis) => {
+                let started_at = self.live().progress.started_at.unwrap_or(turn.run.created_at);
+                started_at.plus(Duration::from_millis(millis))
+            }
         };
         let left = at.since(turn.now());
         let share = left / request.turns_left.unwrap_or(1);
@@ -176,6 +183,9 @@ impl AgentProgram {
         let Some(batched) = self.live().progress.batched.clone() else {
             return Ok(Flow::Continue);
         };
+        if batched.to_join {
+            return self.join_again(turn, row).await;
+        }
         let call = self.live().workflow.counters.llm;
         let mut old = Vec::new();
         let mut found = None;
@@ -310,7 +320,7 @@ impl AgentProgram {
         &mut self,
         turn: &mut Turn,
         provider: &Arc<dyn Provider>,
-        mut row: StepRow,
+        row: StepRow,
         error: ProviderError,
     ) -> Result<Flow, TurnError> {
         let paid = error.kind().may_be_paid();
@@ -323,6 +333,9 @@ impl AgentProgram {
         let decision = self.agent.decide(counted, &error, turn.env().random());
         let fails =
             self.agent.batch_retry == BatchRetry::Fail || matches!(decision, Decision::GiveUp(_));
+        if fails && self.overflows(&error) {
+            return self.llm_overflowed(turn, provider, row, &error, details).await;
+        }
         if fails {
             let failure = crate::agents::program::Failure {
                 name: "PROVIDER_FAILED".into(),
@@ -330,41 +343,56 @@ impl AgentProgram {
             };
             return self.llm_ended(turn, provider, row, failure, details, ending).await;
         }
-        let live_next = self.agent.batch_retry == BatchRetry::Live;
-        let lane = match live_next {
-            true => None,
-            false => Some(self.lane_run(turn).await?),
+        self.attempt_again(turn, provider, row, error, details, ending).await
+    }
+
+    // Ends the attempt and writes the next one. A further attempt is reserved in a commit of its own, because its
+    // budgets may have to wait for a person.
+    async fn attempt_again(
+        &mut self,
+        turn: &mut Turn,
+        provider: &Arc<dyn Provider>,
+        mut row: StepRow,
+        error: ProviderError,
+        details: serde_json::Value,
+        ending: Ending,
+    ) -> Result<Flow, TurnError> {
+        let attempt = row.attempt + 1;
+        let lane = match self.agent.batch_retry {
+            BatchRetry::Live => None,
+            BatchRetry::Batch | BatchRetry::Fail => {
+                let lane = self.lane_run(turn).await?;
+                (!self.is_late(turn, lane).await?).then_some(lane)
+            }
         };
         let mut payload = json!({
             "continuation_id": row.step_key, "attempt": attempt + 1,
-            "lane": if live_next { "live" } else { "batch" },
+            "lane": if lane.is_some() { "batch" } else { "live" },
         });
         crate::agents::llm::merge_into(&mut payload, &details);
         let before = row.clone();
-        row.attempt = attempt;
-        // A live attempt is marked as running, and reserved, right before it is sent.
-        row.status = StepStatus::Waiting;
+        (row.attempt, row.status) = (attempt, StepStatus::Waiting);
         let failure = crate::agents::program::Failure {
             name: error.kind().as_str().into(),
             message: error.to_string(),
         };
         row.error = Some(failure.body().map_err(TurnError::Blocked)?);
         let most = self.most().map_err(TurnError::Blocked)?;
-        let (bytes, digest) = self.request_digest()?;
         let sent = self
             .commit_accounted(turn, |this, turn, draft, accounts| {
                 let (mut live, mut row) = (this.live().clone(), row.clone());
                 let stamp = turn.stamp();
                 row.updated_at = stamp.at;
-                live.progress.batched =
-                    lane.map(|lane| BatchedCall { lane, attempt: attempt + 1, submitted: None });
+                let next = |lane| BatchedCall {
+                    lane,
+                    attempt: attempt + 1,
+                    to_join: true,
+                    submitted: None,
+                };
+                live.progress.batched = lane.map(next);
                 accounts.end(&ending, || most);
-                if lane.is_some() {
-                    accounts.reserve(most)?;
-                }
                 let event = LlmEvents::of(provider.event_family()).retried.clone();
                 draft.step(event, &payload, row.clone(), stamp)?;
-                this.join_lane(turn, draft, &live, bytes, digest)?;
                 let body =
                     crate::agents::state::save(&live.workflow, &live.progress, &live.stored)?;
                 draft.state(body, turn.stamp());
@@ -381,17 +409,42 @@ impl AgentProgram {
             Err(Stop::Failed(failure)) => {
                 self.llm_ended(turn, provider, before, failure, details, ending).await
             }
-            // The lane has ended since it was found: the same answer is decided about again.
-            Err(Stop::Changed) => {
+            // The same answer is decided about again.
+            Err(_) => {
                 let answered = self.answered.take().map(|message| (message.seq, message));
                 turn.mailbox.extend(answered);
                 self.live_mut().rows.push(before);
                 Ok(Flow::Continue)
             }
-            Err(_) => {
-                let error = crate::agents::budget::exhausted();
-                self.llm_ended(turn, provider, before, error.into(), details, ending).await
+        }
+    }
+
+    // Reserves a further attempt and asks the lane, in one commit.
+    async fn join_again(&mut self, turn: &mut Turn, row: StepRow) -> Result<Flow, TurnError> {
+        let lane = self.lane_run(turn).await?;
+        let most = self.most().map_err(TurnError::Blocked)?;
+        let (bytes, digest) = self.request_digest()?;
+        let joined = self
+            .commit_accounted(turn, |this, turn, draft, accounts| {
+                let mut live = this.live().clone();
+                accounts.reserve(most)?;
+                if let Some(batched) = &mut live.progress.batched {
+                    (batched.lane, batched.to_join) = (lane, false);
+                }
+                this.join_lane(turn, draft, &live, bytes, digest)?;
+                let body =
+                    crate::agents::state::save(&live.workflow, &live.progress, &live.stored)?;
+                draft.state(body, turn.stamp());
+                live.rows.push(row.clone());
+                Ok(live)
+            })
+            .await?;
+        match joined {
+            Ok(live) => {
+                self.live = Some(live);
+                Ok(Flow::Continue)
             }
+            Err(stop) => self.stopped(turn, stop, most, Some(row)).await,
         }
     }
 

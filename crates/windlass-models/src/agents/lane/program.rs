@@ -78,13 +78,15 @@ impl Model for LaneModel {
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
         let run = opened.run();
-        let input = run.input.read()?;
+        let input: LaneInput = run.input.read()?;
         let state: Option<LaneState> = run.state.as_ref().map(Body::read).transpose()?;
+        let new = || LaneState { durations: input.durations.clone(), ..LaneState::default() };
+        let state = state.unwrap_or_else(new);
         Ok(Box::new(LaneProgram {
             served: self.served.clone(),
             engine: self.engine.clone(),
             input,
-            state: state.unwrap_or_default(),
+            state,
             rows: opened.steps().to_vec(),
             flush: false,
             waiting: Waiting::default(),
@@ -111,6 +113,8 @@ pub(super) struct Waiting {
     read_to: u64,
     /// The calls that wait for a batch, by the number of their message, with the time at which they asked.
     pub(super) joins: BTreeMap<u64, (Timestamp, Join)>,
+    // The bytes that they add to a batch.
+    bytes: u64,
     // The requests of operators.
     asks: Vec<u64>,
 }
@@ -120,12 +124,19 @@ impl Waiting {
         for (seq, message) in turn.mailbox.range(self.read_to + 1..) {
             match ask_of(message) {
                 Some(Ask::Join(join)) => {
+                    self.bytes += join.bytes_in_batch();
                     self.joins.insert(*seq, (message.sent_at, join));
                 }
                 _ if message.kind == MessageKind::Control => {}
                 _ => self.asks.push(*seq),
             }
             self.read_to = *seq;
+        }
+    }
+
+    pub(super) fn remove(&mut self, seq: u64) {
+        if let Some((_, join)) = self.joins.remove(&seq) {
+            self.bytes -= join.bytes_in_batch();
         }
     }
 }
@@ -187,7 +198,11 @@ impl LaneProgram {
             return None;
         }
         let open = self.state.closed_until.unwrap_or(Timestamp::ZERO);
-        if self.flush || self.waiting.joins.len() >= self.members_max() {
+        // Further calls cannot join before these are consumed.
+        let members_max = self.members_max().min(self.engine.limits.unread_messages_max);
+        let full = self.waiting.joins.len() >= members_max
+            || self.waiting.bytes >= self.bytes_max() as u64;
+        if self.flush || full {
             return Some(open);
         }
         let wait = match self.state.in_flight.is_empty() {
@@ -201,6 +216,11 @@ impl LaneProgram {
         let limits = self.served.provider.batches().map(BatchProvider::limits);
         let provider = limits.map_or(usize::MAX, |limits| limits.members_max);
         self.served.options.members_max.min(provider)
+    }
+
+    pub(super) fn bytes_max(&self) -> usize {
+        let limits = self.served.provider.batches().map(|batches| batches.limits().bytes_max);
+        self.served.options.bytes_max.min(limits.unwrap_or(usize::MAX))
     }
 
     // Requests of operators.
@@ -246,7 +266,8 @@ impl LaneProgram {
     // A member that asks the generation which ends here is refused, and asks the next one.
     async fn next_generation(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         let mut draft = turn.draft();
-        let input = turn.run.input.clone();
+        let input = LaneInput { durations: self.state.durations.clone(), ..self.input.clone() };
+        let input = Body::of(&input).map_err(TurnError::Blocked)?;
         kit::continue_as_new(turn, &mut draft, input).map_err(TurnError::Blocked)?;
         turn.commit(draft).await.map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! A batch from its intent to its end: created, found again, read, and its results handed to the members.
+//! A batch is read until it has ended, and its results are handed to its members.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,36 +11,52 @@ use windlass_kernel::{
 };
 
 use super::filling::index_of;
-use super::program::{COMPLETED, FAILED, LaneProgram, RETRIED, SUBMITTED};
+use super::program::{COMPLETED, FAILED, LaneProgram, RETRIED};
 use super::state::{Answer, InFlight, Join, MESSAGE, Phase, Told, What};
 use super::view::{self, BATCHES, BatchInfo};
 use crate::agents::batch::{BatchEnd, BatchLine, BatchView};
-use crate::agents::provider::{ProviderError, ProviderErrorKind as Kind, ProviderResponse};
+use crate::agents::provider::ProviderResponse;
 use crate::agents::telemetry;
 
 /// How many messages, and how many bytes of answers, one commit sends.
-const MESSAGES_MAX: usize = 200;
+pub(super) const MESSAGES_MAX: usize = 200;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// The clock of a provider may be behind the store's by this.
-const CLOCK_SKEW: Duration = Duration::from_secs(300);
-/// How long a provider that names no time is left alone after it refused a call.
-const CLOSED_FOR: Duration = Duration::from_secs(5);
-const SPEND_CLOSED_FOR: Duration = Duration::from_secs(60 * 60);
 /// A batch that has not ended so long after its time is cancelled, and given up after the same time again.
 const EXPIRED_GRACE: Duration = Duration::from_secs(60 * 60);
-/// How often a provider may refuse a batch for now before its members fail.
-const CREATES_MAX: u32 = 50;
+/// How often the results of a batch are read in vain before they are given up: with the default options this takes
+/// more than eight hours.
+const FAILED_READS_MAX: u32 = 500;
 
 /// The changes of the next commit about a batch.
-struct Change {
-    batch: InFlight,
-    event: Option<(windlass_kernel::EventType, Value)>,
-    closed_until: Option<Timestamp>,
-    view: Option<BatchView>,
+pub(super) struct Change {
+    pub(super) batch: InFlight,
+    pub(super) event: Option<(windlass_kernel::EventType, Value)>,
+    pub(super) closed_until: Option<Timestamp>,
+    pub(super) view: Option<BatchView>,
+}
+
+/// Why a batch has no results. Its members follow the policy of their agents.
+pub(super) struct GivenUp<'a> {
+    pub(super) why: &'a str,
+    pub(super) possibly_paid: bool,
+    /// The requests that the provider does not accept, by their numbers among those that were sent.
+    pub(super) refused: &'a [usize],
+}
+
+impl<'a> GivenUp<'a> {
+    /// The provider has charged for nothing.
+    pub(super) fn unsent(why: &'a str) -> Self {
+        Self { why, possibly_paid: false, refused: &[] }
+    }
+
+    /// The provider may have charged for all of it.
+    fn lost(why: &'a str) -> Self {
+        Self { why, possibly_paid: true, refused: &[] }
+    }
 }
 
 impl Change {
-    fn of(batch: InFlight) -> Self {
+    pub(super) fn of(batch: InFlight) -> Self {
         Self { batch, event: None, closed_until: None, view: None }
     }
 }
@@ -54,7 +70,9 @@ impl LaneProgram {
     ) -> Result<(), TurnError> {
         let batch = self.state.in_flight[index].clone();
         match batch.phase.clone() {
-            Phase::Refused if batch.cancel => self.give_up(turn, batch, "cancelled", false).await,
+            Phase::Refused if batch.cancel => {
+                self.give_up(turn, batch, GivenUp::unsent("cancelled")).await
+            }
             Phase::Refused => self.create(turn, batch).await,
             Phase::Intended => self.find(turn, batch).await,
             Phase::Created { told: false, .. } => self.tell_members(turn, batch).await,
@@ -62,163 +80,7 @@ impl LaneProgram {
         }
     }
 
-    // Writes the intent of an attempt, then makes it.
-    async fn create(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
-        let members = self.members_of(&batch)?;
-        let requests = self.requests(&batch, &members).await.map_err(TurnError::Store)?;
-        if requests.is_empty() {
-            return self.give_up(turn, batch, "every member has left", false).await;
-        }
-        let now = turn.now();
-        batch.creates += 1;
-        (batch.phase, batch.since, batch.next) = (Phase::Intended, now, now);
-        batch.sent = requests.len() as u64;
-        let intent = batch.intent.clone();
-        self.write(turn, Change::of(batch.clone())).await?;
-        match self.provider()?.create(&intent, requests).await {
-            Ok(view) => self.created(turn, batch, view, false).await,
-            Err(error) => self.create_failed(turn, batch, error).await,
-        }
-    }
-
-    async fn created(
-        &mut self,
-        turn: &mut Turn,
-        mut batch: InFlight,
-        view: BatchView,
-        recovered: bool,
-    ) -> Result<(), TurnError> {
-        let provisional = recovered && view.intent.is_none();
-        let payload = json!({
-            "step": super::filling::batch_key(batch.number), "intent": batch.intent, "members": batch.sent,
-            "provider": self.input.provider, "provider_batch_id": view.id, "recovered": recovered,
-            "provisional": provisional,
-        });
-        batch.phase = Phase::Created { id: view.id.clone(), provisional, told: false };
-        (batch.next, batch.polls) = (turn.now(), 0);
-        let event = Some((SUBMITTED, payload));
-        self.write(turn, Change { event, view: Some(view), ..Change::of(batch) }).await
-    }
-
-    async fn create_failed(
-        &mut self,
-        turn: &mut Turn,
-        mut batch: InFlight,
-        error: ProviderError,
-    ) -> Result<(), TurnError> {
-        let now = turn.now();
-        if let Some(wait) = error.postponed_by() {
-            // The account is closed. Nothing was sent, so this is no attempt, and no event: it may last for days.
-            batch.creates -= 1;
-            (batch.phase, batch.next) = (Phase::Refused, now.plus(wait));
-            let closed_until = Some(batch.next);
-            return self.write(turn, Change { closed_until, ..Change::of(batch) }).await;
-        }
-        let spent = error.kind() == Kind::SpendLimitReached;
-        let mut closed_until = None;
-        if error.kind().may_be_paid() {
-            // It may exist. The next step looks for it.
-            batch.next = now;
-        } else if error.kind() == Kind::Invalid || batch.creates >= CREATES_MAX && !spent {
-            batch.phase = Phase::Refused;
-            let why = error.to_string();
-            return self.give_up(turn, batch, &why, false).await;
-        } else {
-            let closed_for = if spent { SPEND_CLOSED_FOR } else { CLOSED_FOR };
-            let wait = error.retry_after().unwrap_or(closed_for);
-            closed_until = Some(now.plus(wait));
-            (batch.phase, batch.next) = (Phase::Refused, now.plus(wait));
-        }
-        let payload = json!({
-            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
-            "attempt": batch.creates, "kind": error.kind().as_str(), "status": error.status(),
-            "possibly_paid": error.kind().may_be_paid(),
-        });
-        let event = Some((RETRIED, payload));
-        self.write(turn, Change { event, closed_until, ..Change::of(batch) }).await
-    }
-
-    // The creation has an unknown outcome: looks for the batch at the provider.
-    async fn find(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
-        let now = turn.now();
-        let marks = self.provider()?.limits().marks;
-        let listed = self.provider()?.since(batch.since.minus(CLOCK_SKEW)).await;
-        let found = match listed {
-            Ok(listed) => self.choose(turn, &batch, listed, marks).await?,
-            Err(error) => {
-                tracing::warn!(%error, intent = %batch.intent, "failed to list the batches of a provider");
-                batch.next = now.plus(self.served.options.poll_min);
-                return self.write(turn, Change::of(batch)).await;
-            }
-        };
-        if let Some(view) = found {
-            return self.created(turn, batch, view, true).await;
-        }
-        let over = batch.since.plus(self.served.options.grace);
-        if now < over {
-            batch.next = now.plus(self.served.options.poll_min).min(over);
-            return self.write(turn, Change::of(batch)).await;
-        }
-        // It never arrived, or nobody can tell: it is sent again.
-        let payload = json!({
-            "step": super::filling::batch_key(batch.number), "intent": batch.intent,
-            "attempt": batch.creates, "not_found": true, "possibly_paid": !marks,
-        });
-        (batch.phase, batch.next) = (Phase::Refused, now);
-        let event = Some((RETRIED, payload));
-        self.write(turn, Change { event, ..Change::of(batch) }).await
-    }
-
-    // With marks exactly ours; else the oldest batch of this size that nobody else of this store has.
-    async fn choose(
-        &self,
-        turn: &Turn,
-        batch: &InFlight,
-        listed: Vec<BatchView>,
-        marks: bool,
-    ) -> Result<Option<BatchView>, TurnError> {
-        if marks {
-            let ours = |view: &BatchView| view.intent.as_deref() == Some(batch.intent.as_str());
-            return Ok(listed.into_iter().find(ours));
-        }
-        let store = &*self.engine.store;
-        for view in listed.into_iter().rev() {
-            let fits = view.total == batch.sent && !batch.foreign.contains(&view.id);
-            if fits {
-                let known = view::is_known(store, &turn.run.namespace, &view.id).await;
-                if !known.map_err(TurnError::Store)? {
-                    return Ok(Some(view));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    // Each member's ledger names the batch that it is in.
-    async fn tell_members(
-        &mut self,
-        turn: &mut Turn,
-        mut batch: InFlight,
-    ) -> Result<(), TurnError> {
-        let members = self.members_of(&batch)?;
-        let Phase::Created { id, provisional, .. } = batch.phase.clone() else { return Ok(()) };
-        let what = What::Submitted { members: batch.members, recovered: batch.creates > 1 };
-        for part in members.chunks(MESSAGES_MAX) {
-            let mut draft = turn.draft();
-            for member in part {
-                let told = self.told(&batch, member, what.clone());
-                draft.send(
-                    message(member, &told, "submitted", turn.now()).map_err(TurnError::Blocked)?,
-                );
-            }
-            turn.commit(draft).await?;
-        }
-        batch.phase = Phase::Created { id, provisional, told: true };
-        batch.next = turn.now().plus(self.served.options.poll_min);
-        self.write(turn, Change::of(batch)).await
-    }
-
-    fn told(&self, batch: &InFlight, member: &Join, what: What) -> Told {
+    pub(super) fn told(&self, batch: &InFlight, member: &Join, what: What) -> Told {
         Told {
             call: member.call,
             attempt: member.attempt,
@@ -231,29 +93,39 @@ impl LaneProgram {
     // Reads the batch at the provider.
     async fn look(&mut self, turn: &mut Turn, mut batch: InFlight) -> Result<(), TurnError> {
         let Some(id) = batch.provider_id().map(ToOwned::to_owned) else { return Ok(()) };
-        let cancelled = std::mem::take(&mut batch.cancel);
-        let read = match cancelled {
-            true => self.provider()?.cancel(&id).await,
+        let asked = std::mem::take(&mut batch.cancel);
+        let mut again = false;
+        let read = match asked {
+            true => match self.provider()?.cancel(&id).await {
+                Err(error) => {
+                    tracing::warn!(%error, batch = id, "failed to cancel a batch");
+                    again = true;
+                    // It may have ended, and then it can never be cancelled.
+                    self.provider()?.read(&id).await
+                }
+                cancelled => cancelled,
+            },
             false => self.provider()?.read(&id).await,
         };
         match read {
             Ok(view) if view.ended => self.settle(turn, batch, view).await,
             Ok(view) if view.is_over(turn.now(), EXPIRED_GRACE * 2) => {
                 let why = "the provider has not ended the batch, which has expired";
-                self.give_up(turn, batch, why, true).await
+                self.give_up(turn, batch, GivenUp::lost(why)).await
             }
             Ok(view) => {
                 // A cancelled batch is read before it is cancelled again.
-                batch.cancel = !cancelled && view.is_over(turn.now(), EXPIRED_GRACE);
+                batch.cancel = again || !asked && view.is_over(turn.now(), EXPIRED_GRACE);
                 batch.next = turn.now().plus(self.poll_delay(batch.polls));
                 batch.polls += 1;
                 self.write(turn, Change { view: Some(view), ..Change::of(batch) }).await
             }
             Err(error) if error.status() == Some(404) => {
                 let why = "the provider has no such batch any more";
-                self.give_up(turn, batch, why, true).await
+                self.give_up(turn, batch, GivenUp::lost(why)).await
             }
             Err(error) => {
+                batch.cancel = again;
                 tracing::warn!(%error, batch = id, "failed to read a batch; it is read again");
                 let wait = error.retry_after().unwrap_or_else(|| self.poll_delay(batch.polls));
                 batch.next = turn.now().plus(wait);
@@ -263,7 +135,7 @@ impl LaneProgram {
         }
     }
 
-    fn poll_delay(&self, polls: u32) -> Duration {
+    pub(super) fn poll_delay(&self, polls: u32) -> Duration {
         let options = &self.served.options;
         let grown = options.poll_min.saturating_mul(1 << polls.min(16));
         grown.min(options.poll_max)
@@ -275,10 +147,10 @@ impl LaneProgram {
         &mut self,
         turn: &mut Turn,
         mut batch: InFlight,
-        view: BatchView,
+        mut view: BatchView,
     ) -> Result<(), TurnError> {
-        if let Some(why) = &view.refused {
-            return self.give_up(turn, batch, why, false).await;
+        if let Some(refused) = view.refused.take() {
+            return self.refused(turn, batch, view, refused).await;
         }
         let members = self.members_of(&batch)?;
         let mut seen = BTreeSet::new();
@@ -291,6 +163,15 @@ impl LaneProgram {
             let line = match results.next().await {
                 Ok(line) => line,
                 Err(error) => {
+                    batch.failed_reads += 1;
+                    let gone = matches!(error.status(), Some(404 | 410));
+                    if gone || batch.failed_reads >= FAILED_READS_MAX {
+                        drop(results);
+                        // The first end that a member hears of counts.
+                        self.send(turn, part).await?;
+                        let why = format!("the results of the batch cannot be read: {error}");
+                        return self.give_up(turn, batch, GivenUp::lost(&why)).await;
+                    }
                     tracing::warn!(%error, batch = view.id, "failed to read results; they are read again");
                     batch.next = turn.now().plus(self.poll_delay(batch.polls));
                     batch.polls += 1;
@@ -346,7 +227,11 @@ impl LaneProgram {
         self.write(turn, Change { event, ..Change::of(batch) }).await
     }
 
-    async fn send(&mut self, turn: &mut Turn, messages: Vec<NewMessage>) -> Result<(), TurnError> {
+    pub(super) async fn send(
+        &mut self,
+        turn: &mut Turn,
+        messages: Vec<NewMessage>,
+    ) -> Result<(), TurnError> {
         if messages.is_empty() {
             return Ok(());
         }
@@ -367,11 +252,11 @@ impl LaneProgram {
         seen: &BTreeSet<usize>,
         counts: Counts,
     ) -> Result<(), TurnError> {
-        let missing: Vec<&Join> = (0..members.len())
+        // Members that were not sent have no result, and wait for none.
+        let missing: Vec<&Join> = sent_of(&batch, members)
             .filter(|index| !seen.contains(index))
             .map(|index| &members[index])
             .collect();
-        // A member that had left was never sent, so it has no result either.
         let count = missing.len();
         let what = What::Failed {
             reason: "missing".into(),
@@ -389,23 +274,33 @@ impl LaneProgram {
         self.end(turn, batch, Some(view), COMPLETED, &payload, StepStatus::Completed).await
     }
 
-    // The batch has no results: its members are told, and decide by their policy.
-    async fn give_up(
+    /// The batch has no results: its members are told, and decide by their policy.
+    pub(super) async fn give_up(
         &mut self,
         turn: &mut Turn,
         batch: InFlight,
-        why: &str,
-        possibly_paid: bool,
+        given_up: GivenUp<'_>,
     ) -> Result<(), TurnError> {
         let members = self.members_of(&batch)?;
+        let GivenUp { why, possibly_paid, refused } = given_up;
         let why: String = why.chars().take(500).collect();
-        let what = What::Failed {
+        // A refusal of the whole batch says nothing about one request, unless the provider names it.
+        let failed = |retryable, possibly_paid| What::Failed {
             reason: "refused".into(),
             message: why.clone(),
-            retryable: batch.cancel || possibly_paid,
+            retryable,
             possibly_paid,
         };
-        self.tell(turn, &batch, members.iter().collect(), &what).await?;
+        let sent: Vec<usize> = sent_of(&batch, &members).collect();
+        let wrong: BTreeSet<usize> =
+            refused.iter().filter_map(|at| sent.get(*at).copied()).collect();
+        let right = sent.iter().filter(|index| !wrong.contains(index));
+        let right: Vec<&Join> = right.map(|index| &members[*index]).collect();
+        self.tell(turn, &batch, right, &failed(true, possibly_paid)).await?;
+        let wrong: Vec<&Join> = wrong.iter().map(|index| &members[*index]).collect();
+        self.tell(turn, &batch, wrong, &failed(false, false)).await?;
+        let left: Vec<&Join> = batch.left.iter().map(|index| &members[*index as usize]).collect();
+        self.tell(turn, &batch, left, &failed(true, false)).await?;
         let digest = windlass_kernel::Sha256Digest::of(why.as_bytes());
         let payload = json!({
             "step": super::filling::batch_key(batch.number), "intent": batch.intent,
@@ -467,7 +362,7 @@ impl LaneProgram {
     }
 
     // Writes a batch that goes on.
-    async fn write(&mut self, turn: &mut Turn, change: Change) -> Result<(), TurnError> {
+    pub(super) async fn write(&mut self, turn: &mut Turn, change: Change) -> Result<(), TurnError> {
         let Change { batch, event, closed_until, view } = change;
         let mut state = self.state.clone();
         if let Some(known) = state.in_flight.iter_mut().find(|b| b.number == batch.number) {
@@ -570,7 +465,7 @@ impl Counts {
             BatchEnd::Errored(error) => {
                 self.errored += 1;
                 What::Failed {
-                    reason: error.kind().as_str().into(),
+                    reason: error.name().unwrap_or(error.kind().as_str()).into(),
                     message: error.to_string().chars().take(500).collect(),
                     retryable: error.kind().is_retryable(),
                     possibly_paid: error.kind().may_be_paid(),
@@ -614,8 +509,19 @@ fn succeeded(response: ProviderResponse, limits: &windlass_kernel::Limits) -> Wh
     }
 }
 
+// The numbers of the members that were sent, in their order.
+fn sent_of<'a>(batch: &'a InFlight, members: &[Join]) -> impl Iterator<Item = usize> + 'a {
+    let left: BTreeSet<usize> = batch.left.iter().map(|index| *index as usize).collect();
+    (0..members.len()).filter(move |index| !left.contains(index))
+}
+
 /// A message to a member. A second one with the same id changes nothing.
-fn message(member: &Join, told: &Told, what: &str, at: Timestamp) -> Result<NewMessage, Error> {
+pub(super) fn message(
+    member: &Join,
+    told: &Told,
+    what: &str,
+    at: Timestamp,
+) -> Result<NewMessage, Error> {
     // A batch that is sent again has the same members and the same intent, so its end must not be taken for
     // the end of the batch before: the provider's id is part of the message's id.
     let batch = told.provider_batch.as_deref().unwrap_or("none");

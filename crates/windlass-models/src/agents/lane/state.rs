@@ -26,6 +26,9 @@ pub(super) struct LaneInput {
     /// The model of all members, if the provider wants one for each batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<String>,
+    /// How long members of the generations before waited, as [`LaneState::durations`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) durations: Vec<u64>,
 }
 
 /// A call that asks to be in a batch.
@@ -43,6 +46,11 @@ impl Join {
     /// The same for each attempt of one call, and another one for each call.
     pub(super) fn token(&self) -> String {
         format!("{}:{}:{}", self.run, self.call, self.attempt)
+    }
+
+    /// The request with its name and the framing of a line.
+    pub(super) fn bytes_in_batch(&self) -> u64 {
+        self.bytes as u64 + 200
     }
 }
 
@@ -131,12 +139,21 @@ pub(super) struct InFlight {
     pub(super) since: Timestamp,
     pub(super) phase: Phase,
     pub(super) creates: u32,
-    /// How many requests the last attempt to create it sent: members may have left.
+    /// When the outcome of the last attempt to create it became unknown; none after a crash in the middle of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) unknown_since: Option<Timestamp>,
+    /// How many requests the last attempt to create it sent.
     #[serde(default)]
     pub(super) sent: u64,
+    /// The numbers of the members that it did not send.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) left: Vec<u32>,
     pub(super) next: Timestamp,
     pub(super) polls: u32,
-    /// Batches at the provider that turned out to belong to somebody else.
+    /// How often in a row its results could not be read.
+    #[serde(default)]
+    pub(super) failed_reads: u32,
+    /// Batches at the provider that turned out to belong to somebody else, or were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) foreign: Vec<String>,
     #[serde(default)]

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use windlass_engine::Engine;
 use windlass_kernel::{
-    Collection, Error, ErrorCode, ErrorKind, MessageKind, MessageName, Namespace, Order, Query,
-    RecordId, RecordKey, RunStatus, RunsQuery, Store, Timestamp,
+    Collection, Error, ErrorCode, ErrorKind, LoadSteps, MessageKind, MessageName, Namespace, Order,
+    Query, RecordId, RecordKey, RunStatus, RunsQuery, Store, Timestamp,
 };
 
+use super::program::ask_of;
 use super::state::{Ask, LaneInput, LaneState, MESSAGE};
 use super::{LANE_LABEL, LANE_LABEL_VALUE};
 
@@ -91,7 +92,7 @@ pub(super) async fn read(
     found.and_then(read).transpose()
 }
 
-/// Whether a batch of a provider is one of this store already.
+/// Whether a batch of a provider is one of this namespace already.
 pub(super) async fn is_known(
     store: &dyn Store,
     namespace: &Namespace,
@@ -227,22 +228,15 @@ async fn info_of(engine: &Engine, run: &windlass_kernel::Run) -> Result<LaneInfo
     let input: LaneInput = run.input.read()?;
     let state: Option<LaneState> = run.state.as_ref().map(|body| body.read()).transpose()?;
     let state = state.unwrap_or_default();
-    let limit = engine.options().limits.page_rows_max;
-    let (mut after, mut waiting) = (0, 0);
-    loop {
-        let query = Query::Messages { run_key: run.run_key, after, limit };
-        let page = engine.store().list(query).await?.messages()?;
-        after = page.last().map_or(after, |message| message.seq);
-        waiting += page.iter().filter(|message| message.consumed.is_none()).count() as u64;
-        if page.len() < limit as usize {
-            break;
-        }
-    }
+    // Only the messages that nobody has consumed: a lane keeps all others of its generation.
+    let loaded = engine.store().load_with(vec![run.run_key], LoadSteps::Open).await?.pop();
+    let joins = loaded.iter().flat_map(|loaded| &loaded.messages);
+    let waiting = joins.filter(|message| matches!(ask_of(message), Some(Ask::Join(_)))).count();
     Ok(LaneInfo {
         id: run.id.to_string(),
         provider: input.provider,
         run_key: run.run_key.to_string(),
-        waiting,
+        waiting: waiting as u64,
         in_flight: state.in_flight.len(),
         p90_seconds: state.p90().map(|span| span.as_secs()),
         closed_until: state.closed_until,

@@ -42,6 +42,9 @@ pub(super) async fn send_event(inner: &Inner, arguments: Arguments<'_>) -> Answe
 }
 
 pub(super) async fn decide(inner: &Inner, arguments: Arguments<'_>) -> Answer {
+    if arguments.flag("dryRun") {
+        return preview_decision(inner, &arguments).await;
+    }
     let body = arguments.body(&[
         ("choice", "choice"),
         ("answer", "answer"),
@@ -52,4 +55,41 @@ pub(super) async fn decide(inner: &Inner, arguments: Arguments<'_>) -> Answer {
     let mut decided = inner.post(&path, &body).await?;
     shorten(&mut decided, IN_ANSWER_MAX);
     Ok(decided)
+}
+
+/// Says what a decision would change now. Nothing is written.
+async fn preview_decision(inner: &Inner, arguments: &Arguments<'_>) -> Answer {
+    let request = inner.get(&["inbox", arguments.text("request")], &Query::new()).await?;
+    let (status, choice) =
+        (request["status"].as_str().unwrap_or_default(), arguments.text("choice"));
+    let choices = request["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let verdict = choices.iter().find(|known| known["name"] == choice);
+    let verdict = verdict.and_then(|known| known["verdict"].as_str());
+    let seen = arguments.optional("about");
+    let refused = if status != "open" {
+        Some(format!("nothing: the request is {status}"))
+    } else if seen.is_some_and(|seen| request["about"]["digest"] != seen) {
+        Some("nothing: the request is about something else by now; read it again".to_owned())
+    } else if verdict.is_none() {
+        let names: Vec<&str> = choices.iter().filter_map(|known| known["name"].as_str()).collect();
+        Some(format!("nothing: the request has no such choice; use {}", names.join(" or ")))
+    } else {
+        None
+    };
+    let accepted = refused.is_none();
+    let count = |name: &str| request[name].as_u64().unwrap_or_default();
+    let effect = refused.unwrap_or_else(|| match verdict {
+        Some("approve") => format!(
+            "the decision counts as approval {} of {}, if the person may decide and the answer fits the schema",
+            count("approvals") + 1,
+            count("quorum"),
+        ),
+        _ => "the decision counts as a rejection, if the person may decide and the answer fits the schema".to_owned(),
+    });
+    Ok(json!({
+        "dryRun": true,
+        "accepted": accepted,
+        "effect": effect,
+        "request": { "id": request["id"], "title": request["title"], "status": status },
+    }))
 }

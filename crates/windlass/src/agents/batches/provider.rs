@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use windlass_kernel::{BoxFuture, Timestamp};
 use windlass_models::agents::{
-    BatchEnd, BatchLimits, BatchLine, BatchMember, BatchProvider, BatchResults, BatchView,
-    ProviderError,
+    BatchEnd, BatchLimits, BatchLine, BatchMember, BatchProvider, BatchRefused, BatchResults,
+    BatchView, ProviderError, ProviderErrorKind as Kind,
 };
 
 use super::super::{AnthropicClient, OpenaiClient};
-use super::{Batch, BatchRequest, BatchState, MemberEnd, ResultLine, Results};
+use super::{Batch, BatchError, BatchRequest, BatchState, MemberEnd, ResultLine, Results};
 
 /// The note at OpenAI that names the intent of a batch.
 const INTENT: &str = "windlass_intent";
@@ -26,11 +26,7 @@ fn view(batch: Batch) -> BatchView {
         BatchState::Other(state) => state.chars().take(100).collect(),
         state => format!("{state:?}").to_lowercase(),
     };
-    let refused = (batch.state == BatchState::Failed).then(|| {
-        let errors = batch.errors.iter().map(|error| format!("{}: {}", error.code, error.message));
-        let errors: Vec<String> = errors.take(5).collect();
-        format!("the provider refused the batch: {}", errors.join("; "))
-    });
+    let refused = (batch.state == BatchState::Failed).then(|| refused(&batch.errors));
     BatchView {
         state,
         ended: batch.state.is_final(),
@@ -41,6 +37,31 @@ fn view(batch: Batch) -> BatchView {
         expires_at: batch.expires_at.map(|at| Timestamp::from_micros(at.as_microsecond())),
         results: batch.results,
         id: batch.id,
+    }
+}
+
+fn refused(errors: &[BatchError]) -> BatchRefused {
+    let kind = |error: &BatchError| match error.code.as_str() {
+        // Other batches of the account have to end first.
+        "token_limit_exceeded" | "rate_limit_exceeded" => Kind::TokenRateLimited,
+        "billing_hard_limit_reached" | "insufficient_quota" => Kind::SpendLimitReached,
+        "server_error" => Kind::Retryable,
+        _ => Kind::Invalid,
+    };
+    let kinds: Vec<Kind> = errors.iter().map(kind).collect();
+    // A request that is wrong stays wrong, however long the lane waits.
+    let kind = match kinds.contains(&Kind::Invalid) {
+        true => Kind::Invalid,
+        false => kinds.first().copied().unwrap_or(Kind::Invalid),
+    };
+    let texts = errors.iter().take(5).map(|error| format!("{}: {}", error.code, error.message));
+    let texts: Vec<String> = texts.collect();
+    let lines = errors.iter().filter_map(|error| error.line?.checked_sub(1)?.try_into().ok());
+    BatchRefused {
+        kind,
+        message: format!("the provider refused the batch: {}", texts.join("; ")),
+        members: lines.collect(),
+        retry_after: None,
     }
 }
 
@@ -88,7 +109,13 @@ impl BatchResults for Lines<'_> {
 
 impl BatchProvider for AnthropicClient {
     fn limits(&self) -> BatchLimits {
-        BatchLimits { members_max: 100_000, bytes_max: 256_000_000, one_model: false, marks: false }
+        BatchLimits {
+            members_max: 100_000,
+            bytes_max: 256_000_000,
+            one_model: false,
+            marks: false,
+            create_time_max: self.http.timeout,
+        }
     }
 
     fn create<'a>(
@@ -131,7 +158,14 @@ impl BatchProvider for AnthropicClient {
 
 impl BatchProvider for OpenaiClient {
     fn limits(&self) -> BatchLimits {
-        BatchLimits { members_max: 50_000, bytes_max: 200_000_000, one_model: true, marks: true }
+        BatchLimits {
+            members_max: 50_000,
+            bytes_max: 200_000_000,
+            one_model: true,
+            marks: true,
+            // The upload and the creation.
+            create_time_max: self.http.timeout * 2,
+        }
     }
 
     fn create<'a>(
@@ -179,7 +213,6 @@ impl BatchProvider for OpenaiClient {
 
 // The kind of an upload that failed: there can be no batch, so it is tried again.
 fn not_charged(error: ProviderError) -> ProviderError {
-    use windlass_models::agents::ProviderErrorKind as Kind;
     match error.kind().may_be_paid() {
         false => error,
         true => {

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use super::Listed;
 use super::http::Http;
@@ -31,6 +33,19 @@ pub(super) enum Failed {
     Expired,
     /// The connection is another one than that over which the tools were listed. Nothing was sent.
     Renewed,
+}
+
+impl Failed {
+    /// The name in traces.
+    fn name(&self) -> String {
+        match self {
+            Self::Unavailable(_) => "unavailable".to_owned(),
+            Self::Protocol(_) => "protocol".to_owned(),
+            Self::Answered { code, .. } => code.to_string(),
+            Self::Expired => "expired".to_owned(),
+            Self::Renewed => "renewed".to_owned(),
+        }
+    }
 }
 
 /// The version and the session that client and server have agreed on.
@@ -182,10 +197,29 @@ impl Connection {
         params: Value,
         only: Option<u64>,
     ) -> Result<Value, Failed> {
-        match &self.transport {
-            Transport::Http(http) => http.request(&self.ids, method, params, only).await,
-            Transport::Stdio(stdio) => stdio.request(&self.ids, method, params, only).await,
+        let tool = params["name"].as_str().filter(|_| method == "tools/call").map(str::to_owned);
+        let span = tracing::debug_span!(
+            "mcp_client",
+            otel.name =
+                tool.as_ref().map_or_else(|| method.to_owned(), |tool| format!("{method} {tool}")),
+            otel.kind = "client",
+            otel.status_code = Empty,
+            { "mcp.method.name" } = method,
+            { "gen_ai.tool.name" } = tool,
+            { "error.type" } = Empty,
+        );
+        let sending = async {
+            match &self.transport {
+                Transport::Http(http) => http.request(&self.ids, method, params, only).await,
+                Transport::Stdio(stdio) => stdio.request(&self.ids, method, params, only).await,
+            }
+        };
+        let answered = sending.instrument(span.clone()).await;
+        if let Err(failed) = &answered {
+            span.record("error.type", failed.name());
+            span.record("otel.status_code", "ERROR");
         }
+        answered
     }
 
     /// A number that changes with the connection. Behind a new one there may be another server.
