@@ -33,6 +33,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("what is banned is absent", bans::check),
     ("every error code has a page", errors::check),
     ("every path that docs and comments name is there", docs::check),
+    ("the Rust blocks of the docs are compiled", docs::blocks),
 ];
 
 /// A violation: its location, the problem, and how to fix it.

@@ -61,6 +61,7 @@ pub enum Origin {
 
 /// The reasons why an input does not compile.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Error {
     /// The input that the problems are in.
     pub origin: Origin,

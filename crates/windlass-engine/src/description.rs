@@ -55,6 +55,8 @@ pub struct ModelDescription {
     pub name: ModelName,
     /// How its runs are asked to end.
     pub cancel: &'static CancelPolicy,
+    /// The kind of the message that `signal` of a run's handle sends. By default a signal is an event.
+    pub signal_kind: MessageKind,
     /// The kinds of its steps.
     pub steps: &'static [StepDescription],
     /// The events that only this model writes.
@@ -372,6 +374,7 @@ impl ModelDescription {
         Self {
             name,
             cancel: &ENGINE_CANCELS,
+            signal_kind: MessageKind::Event,
             steps: &[],
             events: &[],
             retry: None,

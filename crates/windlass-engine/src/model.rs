@@ -140,6 +140,7 @@ pub trait Program: Send {
 
 /// Why a turn stopped before it was given back.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum TurnError {
     /// Another worker has the turn, or the run has moved on: drop the run from memory.
     Lost,

@@ -66,6 +66,7 @@ pub struct Receipt {
 
 /// The error of the last attempt at an effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ReceiptError {
     /// Its name.
     pub name: String,

@@ -524,6 +524,7 @@ pub enum Delivery {
 
 /// The reasons why a commit failed. Except for `Unknown`, nothing was written.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum CommitError {
     /// A guard failed.
     Conflict(Conflict),

@@ -23,7 +23,6 @@ pub use group::{GROUP_LABEL, GroupCounts, RunGroup};
 pub use hook::{HookError, NoopTerminalHook, RunOutcome, TerminalHook, TerminalStatus};
 pub use outcome::{RelayError, StepOutcome, StepRunner};
 pub use runtime::{Finished, RelayBuilder, RelayStatus, RunState, relay, remote};
-pub(crate) use runtime::{check_start, start_error};
 pub use spec::{HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED_PREFIX, RunSpec};
 pub use step::{RelayStep, Signal};
 pub use tokio_util::sync::CancellationToken;

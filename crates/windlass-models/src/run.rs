@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use windlass_engine::{Engine, Explanation, Started};
+use windlass_engine::{Engine, Explanation, ModelDescription, Started};
 use windlass_kernel::{
-    Body, Delivery, Error, ErrorCode, ErrorKind, Event, LogLevel, LogLine, MessageId, MessageKind,
-    MessageName, Query, Run, RunId, RunKey, RunStatus, Step, Timestamp, WorkflowName,
+    Body, Delivery, Error, ErrorCode, ErrorKind, Event, LogLevel, LogLine, MessageId, MessageName,
+    Query, Run, RunId, RunKey, RunStatus, Step, Timestamp, WorkflowName,
 };
 
 use crate::workflow_ref::Format;
@@ -45,7 +45,7 @@ pub struct RunHandle<O> {
     id: RunId,
     run_key: RunKey,
     existed: bool,
-    model: &'static str,
+    model: &'static ModelDescription,
     decode: fn(&Body) -> Result<O, Error>,
 }
 
@@ -281,10 +281,7 @@ impl<O> RunHandle<O> {
         let limits = &self.engine.options().limits;
         let id = id.map(|id| MessageId::with_limits(id, limits)).transpose()?;
         let name = MessageName::with_limits(name, limits)?;
-        let kind = match self.model {
-            "machines" => MessageKind::Signal,
-            _ => MessageKind::Event,
-        };
+        let kind = self.model.signal_kind;
         self.engine.send_message(self.run_key, kind, name, Some(body), id).await.map(|_| ())
     }
 

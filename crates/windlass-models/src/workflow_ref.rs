@@ -7,20 +7,38 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use serde::Serialize;
-use windlass_engine::{Engine, RecordChange, StartRun, Started};
+use windlass_engine::{Engine, ModelDescription, RecordChange, StartRun, Started};
 use windlass_kernel::{
-    Body, Error, ErrorCode, ErrorKind, Expect, IntoDuration, LimitKey, Limits, ModelName,
-    OnExisting, Query, RunId, RunStatus, RunsQuery, Timestamp, WorkflowName,
+    Body, BoxFuture, Error, ErrorCode, ErrorKind, Expect, IntoDuration, LimitKey, Limits,
+    ModelName, OnExisting, Query, RunId, RunStatus, RunsQuery, Timestamp, WorkflowName,
 };
 
 use crate::run::{RunHandle, check_body, invalid};
 use crate::value::Value;
 
-/// How a model writes inputs and reads outputs.
+/// How a model starts runs: how it writes inputs and reads outputs, and its own rules.
 pub(crate) struct Format<I, O> {
-    pub(crate) model: &'static str,
+    pub(crate) model: &'static ModelDescription,
+    pub(crate) start: Option<&'static StartRules>,
     pub(crate) encode: fn(&I, &Limits) -> Result<Body, Error>,
     pub(crate) decode: fn(&Body) -> Result<O, Error>,
+}
+
+/// The rules of a model for starts of its runs, if it has any.
+pub(crate) struct StartRules {
+    /// Refuses a start before anything is written.
+    pub(crate) check: fn(StartRequest<'_>) -> BoxFuture<'_, Result<(), Error>>,
+    /// The error of a start in the words of the model.
+    pub(crate) error: fn(Error) -> Error,
+}
+
+/// The parts of a start that a model checks.
+pub(crate) struct StartRequest<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) name: &'a WorkflowName,
+    pub(crate) headers: &'a BTreeMap<String, String>,
+    pub(crate) labels: &'a BTreeMap<String, String>,
+    pub(crate) delay: Option<Duration>,
 }
 
 impl<I, O> Clone for Format<I, O> {
@@ -33,7 +51,7 @@ impl<I, O> Copy for Format<I, O> {}
 
 impl<I: Serialize, O> Format<I, O> {
     /// Inputs and outputs are JSON.
-    pub(crate) fn json<Ownership>(model: &'static str) -> Self
+    pub(crate) fn json<Ownership>(model: &'static ModelDescription) -> Self
     where
         O: Value<Ownership>,
     {
@@ -41,7 +59,7 @@ impl<I: Serialize, O> Format<I, O> {
             let (bytes, depth) = (limits.input_bytes_max, limits.json_depth_max);
             check_body("the input", Body::of(input)?, bytes, depth)
         };
-        Self { model, encode, decode: O::from_body }
+        Self { model, start: None, encode, decode: O::from_body }
     }
 }
 
@@ -88,30 +106,8 @@ impl<I, O> WorkflowRef<I, O> {
         self.name.as_str()
     }
 
-    /// A workflow of steps that another process serves: this process can start its runs and find them.
-    ///
-    /// ```
-    /// # async fn example(orders: windlass::WorkflowRef<String, String>) -> windlass::Result<()> {
-    /// # let engine = windlass::Engine::open("memory:").await?;
-    /// let remote = windlass::WorkflowRef::<String, String>::remote(engine.core(), "order")?;
-    /// # drop((remote, orders));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The name is not valid.
-    #[cfg(feature = "steps")]
-    pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<Self, Error>
-    where
-        I: Serialize,
-        O: serde::de::DeserializeOwned + 'static,
-    {
-        Self::new(engine, name, Format::json(crate::steps::MODEL))
-    }
-
     pub(crate) fn model_name(&self) -> ModelName {
-        ModelName::from_stored(self.format.model)
+        self.format.model.name.clone()
     }
 
     /// Limits how many runs of the workflow are held at the same time, over all processes; `None` removes
@@ -413,8 +409,10 @@ impl<I, O> Start<I, O> {
     }
 
     async fn run(self) -> Result<RunHandle<O>, Error> {
-        #[cfg(feature = "relays")]
-        crate::relays::check_start(&self).await?;
+        let rules = self.workflow.format.start;
+        if let Some(rules) = rules {
+            (rules.check)(self.request()).await?;
+        }
         let Start { workflow, id, labels, own_labels, headers, .. } = self;
         let (priority, due, limit_key) = (self.priority, self.due, self.limit_key);
         let mut request = StartRun::new(workflow.name.clone(), workflow.model_name(), self.input?);
@@ -439,9 +437,24 @@ impl<I, O> Start<I, O> {
             request.headers = Some(text.into());
         }
         let started = workflow.engine.start_run(request).await;
-        #[cfg(feature = "relays")]
-        let started = started.map_err(|error| crate::relays::start_error(&workflow, error));
+        let started = started.map_err(|error| match rules {
+            Some(rules) => (rules.error)(error),
+            None => error,
+        });
         Ok(workflow.handle(started?))
+    }
+
+    fn request(&self) -> StartRequest<'_> {
+        StartRequest {
+            engine: &self.workflow.engine,
+            name: &self.workflow.name,
+            headers: &self.headers,
+            labels: &self.labels,
+            delay: match self.due {
+                Some(Ok(Due::After(delay))) => Some(delay),
+                _ => None,
+            },
+        }
     }
 }
 

@@ -85,9 +85,9 @@ impl TestEngine {
         Self::with_options(seed, Options::default())
     }
 
-    /// As [`TestEngine::seeded`], with options of the engine.
+    /// As [`TestEngine::seeded`], with options of the engine. The store has the same limits.
     pub fn with_options(seed: u64, options: Options) -> Self {
-        let world = VirtualWorld::new(seed);
+        let world = VirtualWorld::with_limits(seed, options.limits.clone());
         let store = Arc::clone(&world.store);
         Self::on(world, store, options)
     }
@@ -107,18 +107,29 @@ impl TestEngine {
     ///
     /// If the file cannot be opened.
     pub fn on_sqlite(path: impl AsRef<Path>) -> Self {
-        let world = VirtualWorld::new(0);
+        Self::on_sqlite_with(path, 0, Options::default())
+    }
+
+    /// As [`TestEngine::on_sqlite`], with a seed and with options of the engine, as in
+    /// [`TestEngine::with_options`].
+    ///
+    /// # Panics
+    ///
+    /// If the file cannot be opened.
+    pub fn on_sqlite_with(path: impl AsRef<Path>, seed: u64, options: Options) -> Self {
+        let world = VirtualWorld::new(seed);
         let clock = SkewedClock::new(world.sim.clone(), 0);
-        let options = windlass_sqlite::Options {
+        let opened = windlass_sqlite::Options {
             clock: Arc::new(move || clock.now()),
             elapsed: None,
+            limits: options.limits.clone(),
             ..windlass_sqlite::Options::default()
         };
         let path = path.as_ref();
-        let store = windlass_sqlite::SqliteStore::open(path, options).unwrap_or_else(|error| {
+        let store = windlass_sqlite::SqliteStore::open(path, opened).unwrap_or_else(|error| {
             panic!("the store at {} does not open: {error}", path.display())
         });
-        Self::on(world, SyncStore::new(store), Options::default())
+        Self::on(world, SyncStore::new(store), options)
     }
 
     fn on(mut world: VirtualWorld, store: Arc<dyn Store>, options: Options) -> Self {
@@ -308,21 +319,28 @@ pub(crate) struct VirtualWorld {
 
 impl VirtualWorld {
     pub(crate) fn new(seed: u64) -> Self {
-        Self::with_clock(seed, |_| {})
+        Self::with_limits(seed, Limits::DEFAULT)
+    }
+
+    /// A world whose store has these limits.
+    fn with_limits(seed: u64, limits: Limits) -> Self {
+        Self::with_clock(seed, limits, |_| {})
     }
 
     /// A world whose clock shows this time.
     pub(crate) fn at(now: Timestamp) -> Self {
-        Self::with_clock(0, |clock| clock.jump(now.as_micros() - clock.now().as_micros()))
+        Self::with_clock(0, Limits::DEFAULT, |clock| {
+            clock.jump(now.as_micros() - clock.now().as_micros())
+        })
     }
 
-    fn with_clock(seed: u64, set: impl FnOnce(&SkewedClock)) -> Self {
+    fn with_clock(seed: u64, limits: Limits, set: impl FnOnce(&SkewedClock)) -> Self {
         let mut rng = Rng::new(seed);
         let executor = Executor::new(rng.next_u64());
         let sim = executor.handle();
         let clock = SkewedClock::new(sim.clone(), 0);
         set(&clock);
-        let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now()), Limits::DEFAULT));
+        let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now()), limits));
         Self { executor, sim, store, rng }
     }
 

@@ -54,6 +54,43 @@ fn a_seed_gives_the_same_ledger() {
 }
 
 #[test]
+fn the_store_has_the_limits_of_the_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = || {
+        let mut options = windlass::admin::Options::default();
+        options.limits.step_bytes_max *= 2;
+        options
+    };
+    let size = options().limits.step_bytes_max - 100;
+    for test in [
+        TestEngine::with_options(3, options()),
+        TestEngine::on_sqlite_with(folder.path().join("test.db"), 3, options()),
+    ] {
+        let large = async |ctx: Ctx, size: usize| {
+            Ok(ctx.step("large", async || Ok("x".repeat(size))).await?.len())
+        };
+        let large = test.engine().workflow("large", large).unwrap();
+        let run = test.run(large.start(size)).unwrap();
+        assert_eq!(test.run(run.result()).unwrap(), size);
+        test.verify();
+    }
+}
+
+#[test]
+fn a_seed_counts_on_sqlite_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = |file: &str, seed| {
+        let path = folder.path().join(file);
+        let test = TestEngine::on_sqlite_with(path, seed, windlass::admin::Options::default());
+        let order = test.engine().workflow("order", order).unwrap();
+        let run = test.run(order.start(500).id("o-1")).unwrap();
+        test.ledger(&run)
+    };
+    assert_eq!(ledger("a.db", 1), ledger("b.db", 1));
+    assert_ne!(ledger("c.db", 1), ledger("d.db", 2));
+}
+
+#[test]
 fn retries_follow_their_backoff() {
     let test = TestEngine::new();
     let tried = Arc::new(AtomicU32::new(0));

@@ -1,6 +1,7 @@
 //! Options of an engine, set one by one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, Limits, Namespace, Store};
 
@@ -8,6 +9,9 @@ use crate::admin::{Admission, Archive, BackpressureConfig, Connections, Enqueued
 use crate::model::{self, Env, TokioEnv};
 use crate::requests::Directory;
 use crate::{Address, Engine};
+
+/// How many times a lease is renewed before it ends, unless [`Builder::renew_every`] says otherwise.
+const RENEWALS_OF_LEASE: u32 = 6;
 
 /// Sets the options of an engine and starts it. No call overwrites another option.
 ///
@@ -30,13 +34,17 @@ use crate::{Address, Engine};
 pub struct Builder {
     options: Options,
     connections: Connections,
+    // A sixth of the lease if it is not set.
+    renew_every: Option<Duration>,
     refused: Option<Error>,
 }
 
 /// A builder that begins with options.
 impl From<Options> for Builder {
     fn from(options: Options) -> Self {
-        Self { options, connections: Connections::default(), refused: None }
+        let is_derived = options.renew_every == options.lease / RENEWALS_OF_LEASE;
+        let renew_every = (!is_derived).then_some(options.renew_every);
+        Self { options, connections: Connections::default(), renew_every, refused: None }
     }
 }
 
@@ -181,7 +189,7 @@ impl Builder {
     }
 
     /// How long a process that does not renew its lease keeps its runs, where several processes share a store.
-    /// The process renews six times a lease. Default 30 s.
+    /// Default 30 s.
     ///
     /// ```
     /// # async fn example() -> windlass::Result<()> {
@@ -189,10 +197,18 @@ impl Builder {
     /// # Ok(()) }
     /// ```
     pub fn lease(self, lease: impl IntoDuration) -> Self {
-        self.set("the lease", lease, |options, lease| {
-            options.lease = lease;
-            options.renew_every = lease / 6;
-        })
+        self.set("the lease", lease, |builder, lease| builder.options.lease = lease)
+    }
+
+    /// How often the process renews its lease, at least three times a lease. Default: six times a lease.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().lease("15 seconds").renew_every("3 seconds").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn renew_every(self, every: impl IntoDuration) -> Self {
+        self.set("renew_every", every, |builder, every| builder.renew_every = Some(every))
     }
 
     /// How often the engine asks the store for ready work that it was not notified of. Default 10 s.
@@ -203,7 +219,7 @@ impl Builder {
     /// # Ok(()) }
     /// ```
     pub fn scan_every(self, every: impl IntoDuration) -> Self {
-        self.set("scan_every", every, |options, every| options.scan_every = every)
+        self.set("scan_every", every, |builder, every| builder.options.scan_every = every)
     }
 
     /// How often the engine deletes runs whose retention is over. Default one hour.
@@ -214,7 +230,7 @@ impl Builder {
     /// # Ok(()) }
     /// ```
     pub fn sweep_every(self, every: impl IntoDuration) -> Self {
-        self.set("sweep_every", every, |options, every| options.sweep_every = every)
+        self.set("sweep_every", every, |builder, every| builder.options.sweep_every = every)
     }
 
     /// How long a run waits that this build cannot carry on, before it is tried again. Default one minute.
@@ -225,7 +241,7 @@ impl Builder {
     /// # Ok(()) }
     /// ```
     pub fn blocked_retry(self, after: impl IntoDuration) -> Self {
-        self.set("blocked_retry", after, |options, after| options.blocked_retry = after)
+        self.set("blocked_retry", after, |builder, after| builder.options.blocked_retry = after)
     }
 
     /// How long a machine that is cancelled may take to end by itself. Default 30 s.
@@ -236,7 +252,87 @@ impl Builder {
     /// # Ok(()) }
     /// ```
     pub fn cancel_grace(self, grace: impl IntoDuration) -> Self {
-        self.set("cancel_grace", grace, |options, grace| options.cancel_grace = grace)
+        self.set("cancel_grace", grace, |builder, grace| builder.options.cancel_grace = grace)
+    }
+
+    /// How long an event that is sent to a key is kept for runs that begin to wait later. Default one day.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().event_ttl("1 hour").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn event_ttl(self, ttl: impl IntoDuration) -> Self {
+        self.set("event_ttl", ttl, |builder, ttl| builder.options.event_ttl = ttl)
+    }
+
+    /// How long a commit that creates a run is sent again while its outcome is unknown. Then the caller gets
+    /// [`ErrorCode::StoreUnknown`]. A retention policy must keep runs at least four times as long. Default one
+    /// minute.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().create_resend_max("20 seconds").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn create_resend_max(self, max: impl IntoDuration) -> Self {
+        self.set("create_resend_max", max, |builder, max| builder.options.create_resend_max = max)
+    }
+
+    /// How long the receipt of an effect is kept after its run has ended. Default 90 days.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().receipt_retention("30 days").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn receipt_retention(self, kept: impl IntoDuration) -> Self {
+        self.set("receipt_retention", kept, |builder, kept| {
+            builder.options.receipt_retention = kept
+        })
+    }
+
+    /// How long a closed request to people and its decisions are kept after their run has ended. Default
+    /// 90 days.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().request_retention("30 days").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn request_retention(self, kept: impl IntoDuration) -> Self {
+        self.set("request_retention", kept, |builder, kept| {
+            builder.options.request_retention = kept
+        })
+    }
+
+    /// How long the row of a removed record stays in a collection of the engine and its models. Default 90
+    /// days.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().removed_record_retention("30 days").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn removed_record_retention(self, kept: impl IntoDuration) -> Self {
+        self.set("removed_record_retention", kept, |builder, kept| {
+            builder.options.removed_record_retention = kept
+        })
+    }
+
+    /// As [`Builder::removed_record_retention`], for collections of applications. Default for ever: the
+    /// revisions of a record whose row is deleted begin again at 1, so a run that expects a revision which it
+    /// read before this time could write a document that it has not seen.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// windlass::Engine::builder().removed_record_retention_of_applications("365 days").open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn removed_record_retention_of_applications(self, kept: impl IntoDuration) -> Self {
+        self.set("removed_record_retention_of_applications", kept, |builder, kept| {
+            builder.options.removed_record_retention_of_applications = Some(kept)
+        })
     }
 
     /// Takes nothing new while the process has too much load. Default: never.
@@ -334,8 +430,8 @@ impl Builder {
         self
     }
 
-    /// Whether other processes use the store at the same time. [`Builder::open`] knows it from the address.
-    /// Default `false`.
+    /// Whether other processes use the store at the same time. Default `false`, and `true` if
+    /// [`Builder::open`] gets the address of a PostgreSQL server.
     ///
     /// ```
     /// # async fn example() -> windlass::Result<()> {
@@ -375,7 +471,7 @@ impl Builder {
     ///
     /// An option or the address is not valid, the store cannot be opened, or there is no tokio runtime.
     pub async fn open(mut self, address: &str) -> Result<Engine, Error> {
-        self.options.shared = matches!(address.parse()?, Address::Postgres(_));
+        self.options.shared |= matches!(address.parse()?, Address::Postgres(_));
         let store =
             crate::store::open(address, &self.options.limits, self.connections, false).await?;
         self.start(store).await
@@ -424,6 +520,7 @@ impl Builder {
             return Err(refused);
         }
         let mut options = self.options;
+        options.renew_every = self.renew_every.unwrap_or(options.lease / RENEWALS_OF_LEASE);
         options.models.extend(windlass_models::MODELS);
         Ok(Engine::from(model::Engine::start(store, env, options).await?))
     }
@@ -432,10 +529,10 @@ impl Builder {
         mut self,
         what: &str,
         span: impl IntoDuration,
-        set: impl FnOnce(&mut Options, std::time::Duration),
+        set: impl FnOnce(&mut Self, Duration),
     ) -> Self {
         match span.into_duration() {
-            Ok(span) => set(&mut self.options, span),
+            Ok(span) => set(&mut self, span),
             Err(error) => {
                 let message = format!("{what}: {error}");
                 self.refuse(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));

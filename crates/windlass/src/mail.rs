@@ -57,6 +57,14 @@ pub struct SmtpOptions {
 
 impl SmtpOptions {
     /// A server with TLS and without a login.
+    ///
+    /// ```
+    /// use windlass::mail::{SmtpOptions, SmtpTls};
+    ///
+    /// let mut options = SmtpOptions::new("mail.example.org", "Invoices <invoices@example.org>");
+    /// options.tls = SmtpTls::Implicit;
+    /// options.login = Some(("invoices".into(), "secret".into()));
+    /// ```
     pub fn new(host: impl Into<String>, from: impl Into<String>) -> Self {
         Self {
             host: host.into(),
@@ -123,6 +131,15 @@ impl Mailer {
     }
 
     /// Sends the mails of an engine's documents.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::mail::{Mailer, SmtpOptions};
+    ///
+    /// let mailer = Mailer::new(SmtpOptions::new("mail.example.org", "invoices@example.org"))?;
+    /// mailer.serve(&engine)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

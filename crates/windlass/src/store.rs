@@ -95,6 +95,13 @@ impl Default for Connections {
 impl Connections {
     /// The most connections of a process: both pools, the committers, and the one that listens for
     /// wake-ups. Default 13.
+    ///
+    /// ```
+    /// use windlass::admin::Connections;
+    ///
+    /// assert_eq!(Connections::default().total(), 13);
+    /// assert_eq!(Connections { pool_size_max: 2, ..Connections::default() }.total(), 7);
+    /// ```
     pub fn total(&self) -> usize {
         self.pool_size_max + self.lease_pool_size_max + self.committers + 1
     }

@@ -1,4 +1,5 @@
-//! Checks that all paths in the docs and in source comments exist.
+//! Checks that all paths in the docs and in source comments exist, and that the Rust blocks of the docs are
+//! compiled.
 
 use super::Finding;
 use super::tree::Tree;
@@ -9,11 +10,34 @@ const ROOTS: &[&str] = &["crates/", "docs/", "xtask/", ".ci/", ".cargo/"];
 const HOLES: &[&str] = &["<", "{", "…", "...", "$"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let is_page =
-        |path: &str| path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'));
     let pages = tree.files().filter(|(path, _)| is_page(path));
     let in_pages = pages.flat_map(|(path, text)| check_page(tree, path, text));
     in_pages.chain(tree.sources().flat_map(|(path, text)| check_source(tree, path, text))).collect()
+}
+
+/// The guides with Rust blocks that no crate compiles as doc tests. Pages of errors and decisions show
+/// fragments.
+pub(super) fn blocks(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_guide = |path: &str| is_page(path) && path.matches('/').count() <= 1;
+    for (page, text) in tree.files().filter(|(path, _)| is_guide(path)) {
+        let is_block = |line: &str| {
+            let tag = line.trim_start().strip_prefix("```").unwrap_or_default();
+            tag.split(',').any(|word| word.trim() == "rust")
+        };
+        let Some(line) = text.lines().position(is_block) else { continue };
+        let included = format!("#[doc = include_str!(\"../../../{page}\")]");
+        if !tree.below("crates/").any(|(_, source)| source.contains(&included)) {
+            let what = "has Rust blocks that no doc test compiles";
+            let mend = "include the page in crates/windlass/src/documents.rs";
+            findings.push(Finding::new(page, line + 1, what, mend));
+        }
+    }
+    findings
+}
+
+fn is_page(path: &str) -> bool {
+    path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'))
 }
 
 fn check_page(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
@@ -174,6 +198,24 @@ mod tests {
         ] {
             let text = format!("[text]({link})");
             assert_eq!(findings("docs/page.md", &text).is_empty(), there, "{link}");
+        }
+    }
+
+    #[test]
+    fn a_page_with_rust_is_compiled() {
+        let source = "#[doc = include_str!(\"../../../docs/a.md\")]\nstruct A;";
+        for (page, text, line) in [
+            ("docs/a.md", "```rust\n```", None),
+            ("docs/b.md", "```sh\n```", None),
+            ("docs/b.md", "`rust`\n```rust\n```", Some(2)),
+            ("docs/b.md", "```rust,no_run\n```", Some(1)),
+            ("README.md", "```rust\n```", Some(1)),
+            ("docs/errors/A.md", "```rust\n```", None),
+        ] {
+            let found = found(blocks, &[("crates/a/src/lib.rs", source), (page, text)]);
+            let expect = line
+                .map(|line| format!("{page}:{line}: has Rust blocks that no doc test compiles"));
+            assert_eq!(found, Vec::from_iter(expect), "{page} {text}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Checks that models do not import each other, and that no other part has their step kinds or event
-//! types as strings. Shared code is in a lower layer.
+//! Checks that models do not import each other, and that no other part has their names, step kinds or
+//! event types as strings. Shared code is in a lower layer.
 
 use super::Finding;
 use super::code::{code_only, is_word_character, strings};
@@ -10,8 +10,8 @@ const MODELS: &[&str] = &["steps", "machines", "relays", "agents", "contracts"];
 /// Prefixes of paths to other modules of the crate.
 const ROOTS: &[&str] = &["crate::", "super::"];
 
-/// The file of a model that has its kinds and event types as constants.
-const DESCRIPTION: &str = "/description.rs";
+/// The crates that serve runs of all models alike.
+const SHARED: &[&str] = &["crates/windlass-kernel/", "crates/windlass-engine/", HOME];
 /// Directories whose sources write rows and events as plain data.
 const TEST_TOOLS: &[&str] = &["crates/windlass-testkit/", "crates/windlass-bench/", "xtask/"];
 /// The verifier cannot read descriptions: it is below the engine; see docs/decisions/0022-model-descriptions.md
@@ -35,24 +35,40 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Step kinds and event types of a model, as strings in sources outside that model.
+/// The type of a constant in the sources of a model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Constant {
+    Event,
+    Kind,
+    Model,
+}
+
+/// Names, step kinds and event types of a model, as strings in sources outside that model.
 fn foreign_names(tree: &Tree) -> Vec<Finding> {
     let mut names = Vec::new();
     for (path, text) in tree.below(HOME) {
-        let Some(model) = path.strip_suffix(DESCRIPTION) else { continue };
-        names.extend(constants(text, "EventType").map(|name| (model, name, false)));
-        names.extend(constants(text, "StepKind").map(|name| (model, name, true)));
+        let own = path.split(['/', '.']).next().unwrap_or_default();
+        if !MODELS.contains(&own) || !is_checked(&format!("{HOME}{path}")) {
+            continue;
+        }
+        let text = without_tests(text);
+        for (type_name, constant) in [
+            ("EventType", Constant::Event),
+            ("StepKind", Constant::Kind),
+            ("ModelName", Constant::Model),
+        ] {
+            names.extend(constants(text, type_name).map(|name| (own, name, constant)));
+        }
     }
     let mut findings = Vec::new();
     for (path, text) in tree.sources().filter(|(path, _)| is_checked(path)) {
-        // Unit tests compare with what is stored and sent.
-        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+        let text = without_tests(text);
         let lines: Vec<&str> = text.lines().collect();
         for literal in strings(text) {
             let line = lines.get(literal.line - 1).copied().unwrap_or_default();
-            let foreign = names.iter().find(|(model, name, is_kind)| {
+            let foreign = names.iter().find(|(model, name, constant)| {
                 *name == literal.text
-                    && (!is_kind || line.contains("kind"))
+                    && names_constant(*constant, path, line)
                     && !path.starts_with(&format!("{HOME}{model}"))
             });
             if let Some((model, name, _)) = foreign {
@@ -63,6 +79,21 @@ fn foreign_names(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether a literal in a line stands for such a constant. Kinds and names of models are common words.
+fn names_constant(constant: Constant, path: &str, line: &str) -> bool {
+    let is_shared = || SHARED.iter().any(|shared| path.starts_with(shared));
+    match constant {
+        Constant::Event => true,
+        Constant::Kind => line.contains("kind"),
+        Constant::Model => !line.contains("feature = ") && (is_shared() || line.contains("model")),
+    }
+}
+
+/// Unit tests compare with what is stored and sent.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
 fn is_checked(path: &str) -> bool {
@@ -156,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_name_of_a_model_is_found_outside_it() {
-        let model = "const DO: StepKind = StepKind::from_static(\"do\");\n\
+        let model = "const NAME: ModelName = ModelName::from_static(\"steps\");\n\
+                     const DO: StepKind = StepKind::from_static(\"do\");\n\
                      const DONE: EventType = EventType::from_static(\"step.done\");";
-        let home = "crates/windlass-models/src/steps/description.rs";
         for (path, text, expect) in [
             ("crates/windlass-server/src/a.rs", "f(\"step.done\")", Some("step.done")),
             ("crates/windlass-engine/src/a.rs", "if step.kind == \"do\" {}", Some("do")),
@@ -168,12 +199,23 @@ mod tests {
             ("crates/windlass-server/src/a.rs", "// \"step.done\"", None),
             ("crates/windlass-server/tests/it/a.rs", "f(\"step.done\")", None),
             ("crates/windlass-testkit/src/a.rs", "f(\"step.done\")", None),
+            ("crates/windlass-cli/src/a.rs", "if row[\"model\"] == \"steps\" {}", Some("steps")),
+            ("crates/windlass-cli/src/a.rs", "get(&[\"runs\", \"steps\"])", None),
+            ("crates/windlass-models/src/a.rs", "\"steps\" => Kind::A,", Some("steps")),
+            ("crates/windlass-engine/src/a.rs", "f(\"steps\")", Some("steps")),
+            ("crates/windlass-models/src/lib.rs", "#[cfg(feature = \"steps\")]", None),
+            ("crates/windlass-models/src/steps/a.rs", "model(\"steps\")", None),
         ] {
             let expect: Vec<String> = expect
                 .iter()
                 .map(|name| format!("{path}:1: {name:?} is a name of the model `steps`"))
                 .collect();
-            assert_eq!(found(check, &[(home, model), (path, text)]), expect, "{path} {text}");
+            // The constants may be in any file of the model.
+            for home in ["steps.rs", "steps/description.rs", "steps/inner/program.rs"] {
+                let home = format!("{HOME}{home}");
+                let found = found(check, &[(&home, model), (path, text)]);
+                assert_eq!(found, expect, "{home} {path} {text}");
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use windlass::agents;
 
 use self::page::{Page, PageRun};
 use super::Api;
@@ -142,7 +143,7 @@ async fn html(
     for row in runs {
         let name = RunName::new(cell(row, "workflowName"), cell(row, "id"));
         let number = row["runNumber"].as_u64().and_then(|n| u32::try_from(n).ok());
-        let is_agent = row["model"] == "agents";
+        let is_agent = row["model"] == agents::DESCRIPTION.name.as_str();
         let spoken = match break_glass && is_agent {
             true => conversations(client, &name, number, None).await?,
             false => Vec::new(),

@@ -14,8 +14,7 @@ use super::state::retry_state;
 use crate::kit::REQUEST_STEP;
 
 /// The name of this model, as runs carry it.
-pub(crate) const MODEL: &str = "agents";
-pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
+pub(crate) const NAME: ModelName = ModelName::from_static("agents");
 
 /// The kind of a step that calls a language model.
 pub const LLM: StepKind = StepKind::from_static("llm");

@@ -10,7 +10,7 @@ use windlass_engine::{
 use windlass_kernel::{Error, ErrorCode, RunKey, WorkflowName};
 
 use super::agent::Agent;
-use super::description::{CALL_STARTED, DESCRIPTION, MODEL};
+use super::description::{CALL_STARTED, DESCRIPTION};
 use super::program::{AgentProgram, first_workflow};
 use super::state::{self, Progress, StoredValues};
 use super::stream::{CallWatch, Streams};
@@ -127,5 +127,5 @@ pub fn watch(engine: &Engine, workflow: &WorkflowName, run: RunKey) -> Option<Ca
 ///
 /// The name is not valid.
 pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<WorkflowRef<Value, Value>, Error> {
-    WorkflowRef::new(engine, name, Format::json(MODEL))
+    WorkflowRef::new(engine, name, Format::json(&DESCRIPTION))
 }

@@ -214,6 +214,7 @@ pub struct ProviderError {
 /// The kind of a failed call. It decides what happens next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ProviderErrorKind {
     /// The provider refused the call for now, or could not be reached. It was not charged.
     Retryable,

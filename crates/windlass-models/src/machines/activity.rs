@@ -167,6 +167,7 @@ impl ActivityContext {
 
 /// Why a heartbeat was not taken.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum HeartbeatError {
     /// Nobody wants the result any more.
     Cancelled,

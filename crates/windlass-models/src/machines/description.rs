@@ -7,7 +7,7 @@ use windlass_engine::description::{
 use windlass_engine::explain::StepContext;
 use windlass_engine::{CancelPolicy, ModelDescription, Why};
 use windlass_kernel::retry::Backoff;
-use windlass_kernel::{EventType, MessageName, ModelName, RetryPolicy, StepKind};
+use windlass_kernel::{EventType, MessageKind, MessageName, ModelName, RetryPolicy, StepKind};
 
 use super::action::signal_types;
 use super::pending::{Kind, id_of};
@@ -16,8 +16,7 @@ use crate::kit::{
 };
 
 /// The name of this model, as runs carry it.
-pub(crate) const MODEL: &str = "machines";
-pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
+pub(crate) const NAME: ModelName = ModelName::from_static("machines");
 
 const TIMER: StepKind = StepKind::from_static("timer");
 const EFFECT: StepKind = StepKind::from_static("effect");
@@ -70,6 +69,7 @@ static EVENTS: [EventDescription; 8] = [
 pub static DESCRIPTION: ModelDescription = {
     let mut model = ModelDescription::new(NAME);
     model.cancel = &CANCEL;
+    model.signal_kind = MessageKind::Signal;
     model.steps = &STEPS;
     model.events = &EVENTS;
     model.retry = Some(&RETRY);

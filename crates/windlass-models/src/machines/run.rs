@@ -7,7 +7,7 @@ use windlass_engine::{Engine, EngineParts, Model, ModelDescription, Opened, Prog
 use windlass_kernel::Error;
 
 use super::action::signal_types;
-use super::description::{DESCRIPTION, MODEL};
+use super::description::DESCRIPTION;
 use super::machine::{Factory, Typed};
 use super::program::MachineProgram;
 use super::workflow::Workflow;
@@ -95,7 +95,7 @@ pub fn register<W: Workflow>(engine: &Engine) -> Result<WorkflowRef<W::Input, W:
 ///
 /// The name of its type is not valid.
 pub fn remote<W: Workflow>(engine: &Engine) -> Result<WorkflowRef<W::Input, W::Output>, Error> {
-    WorkflowRef::new(engine, W::TYPE, Format::json(MODEL))
+    WorkflowRef::new(engine, W::TYPE, Format::json(&DESCRIPTION))
 }
 
 impl<O> RunHandle<O> {

@@ -147,6 +147,7 @@ pub trait Workflow: Send + Sized + 'static {
 
 /// The error of a failed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct WorkflowError {
     /// The error's name.
     pub name: String,

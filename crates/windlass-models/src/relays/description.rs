@@ -11,8 +11,7 @@ use windlass_engine::description::{
 use windlass_kernel::{EventType, LoadSteps, ModelName, RetryLimit, RetryPolicy, StepKind};
 
 /// The name of this model, as runs carry it.
-pub(crate) const MODEL: &str = "relays";
-pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
+pub(crate) const NAME: ModelName = ModelName::from_static("relays");
 
 /// A step of a relay.
 pub(crate) const RELAY: StepKind = StepKind::from_static("relay");

@@ -53,6 +53,14 @@ impl Effects {
     /// As [`Effects::enqueue`], with a receipt: when the effect is delivered or given up, the same commit
     /// writes a record that says so. `Engine::receipts` reads the receipts of a run.
     ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # use windlass::RetryPolicy;
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// step.effects.enqueue_with_receipt("mail", "it is written", RetryPolicy::none())?;
+    /// # Ok(StepOutcome::done(step.payload.clone())) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Effects::enqueue`].

@@ -10,8 +10,8 @@ use windlass_kernel::{
 };
 
 use super::description::{
-    MEMO_RECORDED, MODEL, NAME, RELAY, RETRY, SIGNAL_TIMED_OUT, STEP_CANCELLED, STEP_COMPLETED,
-    STEP_FAILED, STEP_RETRIED,
+    DESCRIPTION, MEMO_RECORDED, NAME, RELAY, RETRY, SIGNAL_TIMED_OUT, STEP_CANCELLED,
+    STEP_COMPLETED, STEP_FAILED, STEP_RETRIED,
 };
 use super::group::RunGroup;
 use super::hook::{TerminalHook, TerminalStatus};
@@ -22,7 +22,7 @@ use super::relay::{
 };
 use super::spec::{RESERVED_PREFIX, RunSpec, header_rules};
 use crate::run::{RunHandle, is_continued};
-use crate::workflow_ref::{Due, Format, Start, WorkflowRef};
+use crate::workflow_ref::{Due, Format, Start, StartRequest, StartRules, WorkflowRef};
 
 /// How much of a ledger is read at once.
 const EVENTS_AT_ONCE: u64 = 50;
@@ -244,21 +244,22 @@ pub fn relay<R: StepRunner, H: TerminalHook>(
 /// The name is not valid.
 pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<WorkflowRef<Bytes, Bytes>, Error> {
     let format = Format {
-        model: MODEL,
+        model: &DESCRIPTION,
+        start: Some(&START),
         encode: |input: &Bytes, _| Ok(Body::bytes(input.clone())),
         decode: |output| Ok(output.bytes.clone()),
     };
     WorkflowRef::new(engine, name, format)
 }
 
-/// Refuses a start of a relay's run that no process could serve.
-pub(crate) async fn check_start<I, O>(start: &Start<I, O>) -> Result<(), Error> {
-    let WorkflowRef { engine, name, format } = &start.workflow;
-    if format.model != MODEL {
-        return Ok(());
-    }
-    header_rules().check(&start.headers)?;
-    if let Some(key) = start.labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {
+static START: StartRules =
+    StartRules { check: |request| Box::pin(check_start(request)), error: start_error };
+
+// Refuses a start that no process could serve.
+async fn check_start(request: StartRequest<'_>) -> Result<(), Error> {
+    let StartRequest { engine, name, headers, labels, delay } = request;
+    header_rules().check(headers)?;
+    if let Some(key) = labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {
         return Err(header_rules().refused("label", key));
     }
     if engine.model_known(name).await? != Some(NAME) {
@@ -269,8 +270,8 @@ pub(crate) async fn check_start<I, O>(start: &Start<I, O>) -> Result<(), Error> 
         return Err(Error::new(ErrorKind::NotFound, ErrorCode::WorkflowNotFound, message));
     }
     let days = engine.options().limits.sleep_days_max;
-    match &start.due {
-        Some(Ok(Due::After(delay))) if *delay > delay_max(days) => {
+    match delay {
+        Some(delay) if delay > delay_max(days) => {
             let message = format!("the run's delay is {delay:?}; at most {days} days are allowed");
             Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidDuration, message))
         }
@@ -278,12 +279,10 @@ pub(crate) async fn check_start<I, O>(start: &Start<I, O>) -> Result<(), Error> 
     }
 }
 
-/// The error of a start in the words of relays.
-pub(crate) fn start_error<I, O>(workflow: &WorkflowRef<I, O>, error: Error) -> Error {
+// A relay has a code of its own for a run that exists.
+fn start_error(error: Error) -> Error {
     match error.code() {
-        ErrorCode::RunExists if workflow.format.model == MODEL => {
-            Error::new(error.kind(), ErrorCode::DuplicateRun, error.message())
-        }
+        ErrorCode::RunExists => Error::new(error.kind(), ErrorCode::DuplicateRun, error.message()),
         _ => error,
     }
 }

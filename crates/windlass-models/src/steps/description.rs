@@ -10,8 +10,7 @@ use super::core::{Kind, Snapshot};
 use crate::kit::{ACTIVITY, ACTIVITY_STEP, CHILD, CHILD_STEP, REQUEST, REQUEST_STEP};
 
 /// The name of this model, as runs carry it.
-pub(crate) const MODEL: &str = "steps";
-pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
+pub(crate) const NAME: ModelName = ModelName::from_static("steps");
 
 const DO: StepKind = StepKind::from_static("do");
 const SLEEP: StepKind = StepKind::from_static("sleep");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use windlass_engine::{
     Engine, Model, ModelDescription, Opened, Program, TaskContext, TaskFailure, TaskHandler,
     TaskResult,
@@ -18,7 +19,7 @@ use crate::workflow_ref::{Format, WorkflowRef};
 
 use super::core::Core;
 use super::ctx::Ctx;
-use super::description::{DESCRIPTION, MODEL};
+use super::description::DESCRIPTION;
 use super::error::Failure;
 use super::program::{Root, StepsProgram};
 
@@ -67,7 +68,7 @@ where
     F: Fn(Ctx, I) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<O, AnyError>> + Send + 'static,
 {
-    let workflow_ref = WorkflowRef::new(engine, name, Format::json(MODEL))?;
+    let workflow_ref = WorkflowRef::new(engine, name, Format::json(&DESCRIPTION))?;
     let make: Make = Box::new(move |ctx, input| {
         let input = I::from_body(input).map_err(|source| {
             let wanted = std::any::type_name::<I>();
@@ -89,6 +90,26 @@ where
     let model = StepsModel { make, engine: engine.parts() };
     engine.register(workflow_ref.name.clone(), Arc::new(model))?;
     Ok(workflow_ref)
+}
+
+/// A workflow of steps that another process serves: this process can start its runs and find them.
+///
+/// ```
+/// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+/// let orders = windlass::steps::remote::<String, String>(engine.core(), "order")?;
+/// # drop(orders);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// The name is not valid.
+pub fn remote<I, O>(engine: &Engine, name: impl AsRef<str>) -> Result<WorkflowRef<I, O>, Error>
+where
+    I: Serialize,
+    O: DeserializeOwned + 'static,
+{
+    WorkflowRef::new(engine, name, Format::json(&DESCRIPTION))
 }
 
 struct ActivityFn<F>(F);

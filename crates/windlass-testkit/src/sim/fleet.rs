@@ -467,8 +467,7 @@ impl Fleet {
                     let view = locked(&view);
                     (view.id.clone(), view.input.clone().expect("an order has an input"))
                 };
-                let workflow =
-                    windlass_models::WorkflowRef::<Input, u64>::remote(&engine, WORKFLOW);
+                let workflow = steps::remote::<Input, u64>(&engine, WORKFLOW);
                 let start = workflow.expect("a valid name").start(input).id(id);
                 drop(engine);
                 let _ = start.await;

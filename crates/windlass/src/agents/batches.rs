@@ -106,6 +106,7 @@ impl BatchCounts {
 
 /// Why a batch as a whole failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BatchError {
     /// The provider's code.
     pub code: String,

@@ -194,7 +194,7 @@ impl Engine {
         I: Serialize,
         O: DeserializeOwned + 'static,
     {
-        WorkflowRef::remote(&self.core, name)
+        windlass_models::steps::remote(&self.core, name)
     }
 
     /// Serves activities of a type on the queue `default`: `async fn(TaskContext, Input) -> Result<Output>` or

@@ -143,6 +143,46 @@ async fn limits_above_those_of_the_store_are_refused() {
 }
 
 #[tokio::test]
+async fn no_call_of_the_builder_overwrites_another_option() {
+    let secs = Duration::from_secs;
+    let options = async |builder: windlass::Builder| {
+        let engine = builder.background(false).open("memory:").await.unwrap();
+        engine.admin().options().clone()
+    };
+    let given = windlass::admin::Options { renew_every: secs(2), ..Default::default() };
+    for (builder, lease, renew_every) in [
+        (Engine::builder(), 30, 5),
+        (Engine::builder().lease("60 seconds"), 60, 10),
+        (Engine::builder().renew_every("2 seconds").lease("60 seconds"), 60, 2),
+        (Engine::builder().lease("60 seconds").renew_every("2 seconds"), 60, 2),
+        (windlass::Builder::from(given).lease("60 seconds"), 60, 2),
+        (windlass::Builder::from(windlass::admin::Options::default()).lease("6 seconds"), 6, 1),
+    ] {
+        let options = options(builder).await;
+        assert_eq!((options.lease, options.renew_every), (secs(lease), secs(renew_every)));
+    }
+    assert!(options(Engine::builder().shared(true)).await.shared);
+    assert!(!options(Engine::builder()).await.shared);
+    let builder = Engine::builder()
+        .event_ttl("1 second")
+        .create_resend_max("2 seconds")
+        .receipt_retention("3 seconds")
+        .request_retention("4 seconds")
+        .removed_record_retention("5 seconds")
+        .removed_record_retention_of_applications("6 seconds");
+    let options = options(builder).await;
+    let found = [
+        options.event_ttl,
+        options.create_resend_max,
+        options.receipt_retention,
+        options.request_retention,
+        options.removed_record_retention,
+        options.removed_record_retention_of_applications.unwrap(),
+    ];
+    assert_eq!(found, [1, 2, 3, 4, 5, 6].map(secs));
+}
+
+#[tokio::test]
 async fn the_builder_reports_the_first_value_that_is_not_valid() {
     let builder = Engine::builder().lease("soon").namespace("no name").turns_max(5);
     let error = builder.open("memory:").await.err().unwrap();

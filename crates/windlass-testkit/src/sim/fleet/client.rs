@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use windlass_engine::{Engine, Retention};
 use windlass_kernel::{Error, ErrorCode, ErrorKind, Namespace, Run};
-use windlass_models::{RunHandle, WorkflowRef};
+use windlass_models::{RunHandle, WorkflowRef, steps};
 
 use super::super::executor::{Handle, NodeId, locked};
 use super::super::rng::Rng;
@@ -56,7 +56,7 @@ impl Client {
             (view.id.clone(), view.input.clone().expect("an order has an input"))
         };
         let workflow: WorkflowRef<Input, u64> =
-            WorkflowRef::remote(&self.engine, WORKFLOW).expect("a valid name");
+            steps::remote(&self.engine, WORKFLOW).expect("a valid name");
         let sim = self.sim.clone();
         sim.sleep_us(self.rng.range(1, 2_000_000)).await;
         let run = until_answered(&sim, || workflow.start(input.clone()).id(id.clone())).await;
@@ -140,8 +140,7 @@ pub(crate) async fn brief_runs(sim: Handle, engine: Engine, mut rng: Rng) {
     let policy = Retention::keep_for(span).expect("it is long enough");
     let set = until_answered(&sim, || engine.set_retention(BRIEF, Some(&policy))).await;
     set.expect("the policy is well-formed");
-    let workflow: WorkflowRef<Input, u64> =
-        WorkflowRef::remote(&engine, BRIEF).expect("a valid name");
+    let workflow: WorkflowRef<Input, u64> = steps::remote(&engine, BRIEF).expect("a valid name");
     for number in 0..rng.range(1, 4) {
         let input = Input { seed: rng.next_u64(), depth: 1, events: false };
         let id = format!("brief-{number}");

@@ -9,7 +9,7 @@ use windlass_kernel::request::{
     Decider, DueAction, NewDecision, RecordRef, Request, RequestState, RequestStatus,
 };
 use windlass_kernel::{ErrorCode, Sha256Digest, Subject};
-use windlass_models::steps::Ctx;
+use windlass_models::steps::{self, Ctx};
 use windlass_models::{AnyError, WorkflowRef};
 
 use super::super::executor::{Handle, NodeId, locked};
@@ -69,7 +69,7 @@ pub(crate) async fn run_to_end(
     let paper = until_answered(&sim, || papers.get(&id)).await.expect("the record is read");
     let paper = paper.expect("the record exists").reference();
     let (due_ms, digest) = (rng.range(50, 1_500), paper.digest);
-    let workflow: WorkflowRef<Ask, u64> = WorkflowRef::remote(&engine, ASK).expect("a valid name");
+    let workflow: WorkflowRef<Ask, u64> = steps::remote(&engine, ASK).expect("a valid name");
     let ask = Ask { paper, due_ms };
     let run = until_answered(&sim, || workflow.start(ask.clone()).id(id.clone())).await;
     let run = run.expect("a run of a new name can be started");
