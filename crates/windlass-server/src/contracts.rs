@@ -112,6 +112,17 @@ fn of(contracts: &Contracts, CallerEngine(engine): &CallerEngine) -> Contracts {
     contracts.in_namespace(engine.namespace().clone())
 }
 
+/// As [`of`], for a write or a decision of a person: with the people who created the API key of the caller.
+fn by_person<'a>(
+    contracts: &Contracts,
+    engine: &CallerEngine,
+    caller: &'a Caller,
+) -> Result<(Contracts, &'a Subject), ApiError> {
+    let contracts = of(contracts, engine);
+    let creators = caller.key.iter().flat_map(|key| &key.creators).map(String::as_str);
+    Ok((contracts.with_key_creators(creators), subject(caller)?))
+}
+
 fn subject(caller: &Caller) -> Result<&Subject, ApiError> {
     caller.subject.as_ref().ok_or_else(|| {
         ApiError::forbidden("the credential names no person; use one that has a subject")
@@ -371,7 +382,8 @@ async fn create(
     bytes: Bytes,
 ) -> Answer {
     let NewDocument { id, content } = body(&bytes)?;
-    let made = of(&contracts, &engine).create(&name, &id, &content, subject(&who)?).await?;
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
+    let made = contracts.create(&name, &id, &content, by).await?;
     document_answer(StatusCode::CREATED, &made)
 }
 
@@ -417,7 +429,7 @@ async fn edit(
         return Err(ApiError::invalid(ErrorCode::InvalidQuery, message));
     };
     let Edit { content, reason } = body(&bytes)?;
-    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let edited = contracts.edit(&name, &id, version, &content, by, reason.as_deref()).await?;
     document_answer(StatusCode::OK, &edited)
 }
@@ -430,7 +442,7 @@ async fn act(
     bytes: Bytes,
 ) -> Answer {
     let Reason { reason } = body(&bytes)?;
-    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let called = contracts.act(&name, &id, &action, by, reason.as_deref()).await?;
     document_answer(StatusCode::ACCEPTED, &called)
 }
@@ -449,7 +461,8 @@ async fn amend(
     bytes: Bytes,
 ) -> Answer {
     let Amend { id: new_id } = body(&bytes)?;
-    let made = of(&contracts, &engine).amend(&name, &id, &new_id, subject(&who)?).await?;
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
+    let made = contracts.amend(&name, &id, &new_id, by).await?;
     document_answer(StatusCode::CREATED, &made)
 }
 
@@ -557,7 +570,7 @@ async fn decide_approval(
     bytes: Bytes,
 ) -> Answer {
     let Decision { digest, reason, to } = body(&bytes)?;
-    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let missing = |field: &str| {
         ApiError::invalid(ErrorCode::InvalidBody, format!("the body has no field {field:?}"))
     };

@@ -385,8 +385,8 @@ impl Contracts {
     ) -> Result<DefinitionVersion, Error> {
         check_type_name(entity_type)?;
         let id = version_id(entity_type, version);
-        let found = self.shared.read(self.engine.namespace(), DEFINITIONS, &id).await?;
-        found.map(|(version, _)| version).ok_or_else(|| {
+        let found = self.shared.read_sealed(self.engine.namespace(), DEFINITIONS, &id).await?;
+        found.ok_or_else(|| {
             let message =
                 format!("the definition of {entity_type:?} has no published version {version}");
             not_found(ErrorCode::DefinitionNotFound, message)

@@ -21,6 +21,8 @@ pub(crate) const NOTIFICATIONS: &str = "windlass.notifications";
 pub(crate) const APPROVALS: &str = "windlass.approvals";
 /// Approval chains of tenants.
 pub(crate) const CHAINS: &str = "windlass.chains";
+/// The tenants that have documents, in the namespace of the operator.
+pub(crate) const TENANTS: &str = "windlass.tenants";
 /// How often a node has asked somebody, for the round robin.
 pub(crate) const ROTATIONS: &str = "windlass.rotations";
 

@@ -13,7 +13,7 @@ use windlass::contracts::language::approvers::{Directory, Person};
 use windlass::contracts::language::templates;
 use windlass::contracts::{ActionOutcome, Contracts};
 use windlass::kernel::{BoxFuture, Namespace, Subject};
-use windlass_server::auth::{Auth, Authorize, Caller, Denied, Scope};
+use windlass_server::auth::{Auth, Authorize, Caller, CallerKey, Denied, Scope};
 use windlass_server::{Options, ServeOptions};
 
 use crate::harness::{http_client, with_timeout};
@@ -29,7 +29,10 @@ impl Authorize for ByPerson {
             scopes: scopes.filter_map(Scope::parse).collect(),
             actor: None,
             subject: header("x-person").map(|text| Subject::parse(text).unwrap()),
-            key: None,
+            key: header("x-creators").map(|people| CallerKey {
+                id: "a-key".to_owned(),
+                creators: people.split(',').map(str::to_owned).collect(),
+            }),
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
     }
@@ -161,6 +164,15 @@ async fn requests(client: &Client) {
         (409, "APPROVAL_REFUSED"),
     );
     refused(client.ask("fay", post.clone(), &decide, json!({})).await, (400, "INVALID_BODY"));
+    // Nor with a key that rita made for fay, on no route.
+    let own = [("x-creators", "olga,rita")];
+    for (route, body) in
+        [("approve", &decision), ("reject", &decision), ("delegate", &json!({"to": "kim"}))]
+    {
+        let path = format!("{path}/{route}");
+        let answer = client.ask_with("fay", post.clone(), &path, body.clone(), &own).await;
+        refused(answer, (409, "APPROVAL_REFUSED"));
+    }
     assert_eq!(client.ask("fay", post.clone(), &decide, decision).await.0, 200);
     loop {
         let (_, document) = client.ask("rita", get.clone(), at, json!({})).await;
