@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::approvers::{Asked, Directory, Request, Resolution, resolve};
+use crate::approvers::{self, Directory, Request, Resolution, resolve};
 use crate::codes::CONTRACT_UNKNOWN;
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::dsl::Scope;
@@ -300,7 +300,7 @@ impl Run<'_> {
     fn givers(&self, node: &str) -> BTreeMap<String, String> {
         let asked = self.asked.iter().rfind(|asked| asked.node == node);
         let people = asked.and_then(|asked| asked.people.as_ref());
-        let of = |one: &Asked| Some((one.person.clone(), one.on_behalf_of.clone()?));
+        let of = |one: &approvers::Asked| Some((one.person.clone(), one.on_behalf_of.clone()?));
         people.iter().flat_map(|people| &people.asked).filter_map(of).collect()
     }
 

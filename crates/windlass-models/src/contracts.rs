@@ -16,6 +16,7 @@ mod documents;
 mod error;
 mod handle;
 mod health;
+mod listings;
 mod names;
 mod notifications;
 mod operations;
@@ -42,6 +43,7 @@ pub use document::{AmendedFrom, Document, DocumentRow, Note, PendingAction, Pers
 pub use documents::DocumentVersion;
 pub use handle::{Contracts, ContractsBuilder};
 pub use health::{Health, NodeDurations, STUCK_AFTER, STUCK_MAX, Stuck};
+pub use listings::PublishedVersion;
 pub use names::{EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, STEPS_MAX, VERSIONS_MAX};
 pub use notifications::Notification;
 pub use operations::{Position, Rebuilt};

@@ -4,6 +4,7 @@
 //! subject, because the audit note of a document names a person.
 
 mod expressions;
+mod listings;
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, patch, post, put};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -37,7 +38,7 @@ const PAGE_DEFAULT: u32 = 25;
 const PAGE_MAX: u32 = 100;
 
 /// The routes of contracts. Reads and writes of documents need the scope `records`, decisions `decide`, definitions
-/// `define`; only an operator publishes types.
+/// `define`; only an operator publishes types. Every person reads and dismisses their own notifications.
 pub fn routes(contracts: &Contracts) -> RouteSet {
     let (records, decide) = (Access::Scope(Scope::Records), Access::Scope(Scope::Decide));
     let (define, read) = (Access::Scope(Scope::Define), Access::Scope(Scope::Read));
@@ -51,10 +52,29 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(read, g.clone(), "/contracts/types", with(get(list_types)))
         .route(Access::Operator, p.clone(), "/contracts/types", with(post(publish_type)))
         .route(read, g.clone(), "/contracts/types/{type}", with(get(read_type)))
+        .route(
+            read,
+            g.clone(),
+            "/contracts/types/{type}/versions",
+            with(get(listings::type_versions)),
+        )
+        .route(
+            read,
+            g.clone(),
+            "/contracts/types/{type}/versions/{version}",
+            with(get(listings::type_version)),
+        )
+        .route(
+            Access::Operator,
+            p.clone(),
+            "/contracts/types/{type}/archive",
+            with(post(listings::archive_type)),
+        )
         .route(define, g.clone(), "/contracts/directory", with(get(directory)))
         .route(admin, Method::PUT, "/contracts/directory", with(put(put_directory)))
         .route(define, g.clone(), "/contracts/settings", with(get(settings)))
         .route(admin, Method::PUT, "/contracts/settings", with(put(put_settings)))
+        .route(define, g.clone(), "/contracts/chains", with(get(listings::chains)))
         .route(define, g.clone(), "/contracts/chains/{chain}", with(get(chain)))
         .route(admin, Method::PUT, "/contracts/chains/{chain}", with(put(put_chain)))
         .route(read, g.clone(), "/contracts/health", with(get(health)))
@@ -68,6 +88,12 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(define, p.clone(), "/contracts/{type}/rebase", with(post(rebase)))
         .route(define, p.clone(), "/contracts/{type}/recompile", with(post(recompile)))
         .route(define, p.clone(), "/contracts/{type}/rollback/{version}", with(post(roll_back)))
+        .route(
+            define,
+            g.clone(),
+            "/contracts/{type}/versions",
+            with(get(listings::definition_versions)),
+        )
         .route(define, g.clone(), "/contracts/{type}/versions/{version}", with(get(version)))
         .route(define, g.clone(), "/contracts/{type}/effective", with(get(effective)))
         .route(define, g.clone(), "/contracts/{type}/diff/{format}", with(get(effective_diff)))
@@ -85,6 +111,13 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(records, p.clone(), &at("/rebuild"), with(post(rebuild)))
         .route(manage, p.clone(), &at("/advance"), with(post(advance)))
         .route(manage, p.clone(), &at("/fail"), with(post(fail)))
+        .route(Access::Credential, g.clone(), "/notifications", with(get(listings::notifications)))
+        .route(
+            Access::Credential,
+            Method::DELETE,
+            "/notifications/{notification}",
+            with(delete(listings::dismiss)),
+        )
         .route(decide, g.clone(), "/approvals", with(get(inbox)))
         .route(decide, g, "/approvals/{approval}", with(get(approval)))
         .route(decide, p, "/approvals/{approval}/{decision}", with(post(decide_approval)))

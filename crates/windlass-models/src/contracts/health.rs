@@ -1,6 +1,6 @@
 //! The health of documents: how many wait, which are stuck, and how long nodes take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +67,34 @@ impl Histogram {
     }
 }
 
+/// The most durations of advances that are remembered.
+const ADVANCES_MAX: usize = 4_096;
+
+/// The durations of the last advances, in microseconds.
+#[derive(Debug, Default)]
+struct Recent {
+    us: VecDeque<u64>,
+    count: u64,
+}
+
+impl Recent {
+    fn add(&mut self, took: Duration) {
+        if self.us.len() == ADVANCES_MAX {
+            self.us.pop_front();
+        }
+        self.us.push_back(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.count += 1;
+    }
+
+    /// The time that this share of them took at most, in milliseconds.
+    fn quantile_ms(&self, percent: usize) -> Option<f64> {
+        let mut sorted: Vec<u64> = self.us.iter().copied().collect();
+        sorted.sort_unstable();
+        let rank = (sorted.len() * percent).div_ceil(100).max(1);
+        sorted.get(rank - 1).map(|us| *us as f64 / 1_000.0)
+    }
+}
+
 /// The figures of one process since it started.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
@@ -75,7 +103,7 @@ pub(crate) struct Figures {
 
 #[derive(Debug, Default)]
 struct Inner {
-    advances: Histogram,
+    advances: Recent,
     lost: u64,
     nodes: BTreeMap<NodeType, Histogram>,
 }
@@ -91,7 +119,7 @@ impl Figures {
         self.inner.lock().lost += 1;
     }
 
-    fn read(&self) -> (Vec<NodeDurations>, Histogram, u64) {
+    fn read(&self) -> (Vec<NodeDurations>, (u64, Option<f64>), u64) {
         let inner = self.inner.lock();
         let nodes = inner.nodes.iter().map(|(node_type, durations)| NodeDurations {
             node_type: *node_type,
@@ -99,7 +127,8 @@ impl Figures {
             p50_ms: durations.quantile(50).unwrap_or_default(),
             p95_ms: durations.quantile(95).unwrap_or_default(),
         });
-        (nodes.collect(), inner.advances.clone(), inner.lost)
+        let advances = (inner.advances.count, inner.advances.quantile_ms(95));
+        (nodes.collect(), advances, inner.lost)
     }
 
     /// A node has ended.
@@ -124,9 +153,9 @@ pub struct Health {
     pub dead_effects: u64,
     /// Advances of this process since its start.
     pub advances: u64,
-    /// The time that 95 of 100 advances of this process took at most, from reading the document to the commit,
-    /// rounded up to a step of a scale.
-    pub advance_p95_ms: Option<u64>,
+    /// The time that 95 of 100 of the last 4,096 advances of this process took at most, from reading the document
+    /// to the commit.
+    pub advance_p95_ms: Option<f64>,
     /// How often an advance of this process was decided again, because another writer was first.
     pub retries: u64,
     /// Durations by node type in this process.
@@ -197,15 +226,15 @@ impl Contracts {
             }
         }
         let age = oldest.map(|at| stats.now.since(at).as_secs());
-        let (nodes, advances, retries) = self.shared.figures.read();
+        let (nodes, (advances, advance_p95_ms), retries) = self.shared.figures.read();
         Ok(Health {
             pending: of(RunStatus::Active) + of(RunStatus::Waiting) + of(RunStatus::Paused),
             oldest_pending_seconds: age,
             errored: of(RunStatus::Errored),
             stuck: self.stuck().await?.len() as u64,
             dead_effects: stats.letters_open.count,
-            advances: advances.count,
-            advance_p95_ms: advances.quantile(95),
+            advances,
+            advance_p95_ms,
             retries,
             nodes,
         })
@@ -444,6 +473,19 @@ impl Contracts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_advances_are_exact() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.quantile_ms(95), None);
+        (0..10).for_each(|_| recent.add(Duration::from_secs(1)));
+        for us in 1..=ADVANCES_MAX as u64 {
+            recent.add(Duration::from_micros(us));
+        }
+        assert_eq!((recent.count, recent.us.len()), (ADVANCES_MAX as u64 + 10, ADVANCES_MAX));
+        assert_eq!(recent.quantile_ms(95), Some(3.892));
+        assert_eq!(recent.quantile_ms(100), Some(4.096));
+    }
 
     #[test]
     fn quantiles_are_upper_bounds() {
