@@ -5,31 +5,25 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::Timestamp as Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use windlass_contracts::approvers::{self, APPROVER_NONE, APPROVER_UNKNOWN, Directory, Resolution};
+use windlass_contracts::approvers::Directory;
 use windlass_contracts::codes::WORKFLOW_STEP_LIMIT;
 use windlass_contracts::diagnostic::Diagnostic;
 use windlass_contracts::document::changes;
-use windlass_contracts::dsl::Scope;
 use windlass_contracts::ids;
 use windlass_contracts::tokens::{
     Decision, Effect as TokenEffect, Facts, Input, State, Status, StepRow, StepStatus as RowStatus,
     Verdict, advance,
 };
-use windlass_contracts::types::{
-    ApprovalConfig, ApproverSpec, GateTrigger, NodeConfig, NodeType, NotificationChannel, RolePick,
-};
+use windlass_contracts::types::{GateTrigger, NodeConfig, NodeType, NotificationChannel};
 use windlass_engine::RecordChange;
 use windlass_kernel::{
     Body, Error, ErrorCode, Expect, Namespace, RetryPolicy, Sha256Digest, Timestamp,
 };
 
 use super::actions::ActionCall;
-use super::approvals::{Approval, ApprovalStatus, AskedPerson};
-use super::chains::{Chain, ChainProgress, Stage};
+use super::approvals::{Approval, ApprovalStatus};
 use super::document::{DocumentRow, Person};
 use super::error::{bad_document, invalid};
-use super::names::{CHAINS, ROTATIONS};
-use super::notifications::{NotificationNote, TOLD_MAX};
 use super::policy::NodePolicy;
 use super::program::{DocumentProgram, View};
 use super::waits::Ending;

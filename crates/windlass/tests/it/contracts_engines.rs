@@ -238,7 +238,7 @@ async fn case_20_a_refused_commit_leaves_no_trace(h: Arc<Harness>) {
     submitted(&contracts, "a", 10).await;
     let request = open_request(&contracts, "a", 1).await;
     assert_eq!(left.load(Ordering::SeqCst), 0, "the commits were refused");
-    assert!(seen.load(Ordering::SeqCst) > REFUSED, "each attempt decides again");
+    assert!(seen.load(Ordering::SeqCst) > 1, "the run has decided again");
     // One request, one record, one row for each step.
     let all = contracts.approvals_of(TYPE, "a", None, 10).await.unwrap();
     assert_eq!(all, std::slice::from_ref(&request));

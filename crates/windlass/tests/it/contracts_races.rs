@@ -248,7 +248,7 @@ fn waits(seed: u64) -> Value {
         _ => json!("reject"),
     };
     let mut ask = role("finance_manager");
-    ask["due"] = json!({"after": "30 ms", "then": then});
+    ask["due"] = json!({"after": "150 ms", "then": then});
     let nodes = json!([
         node("time", "wait_timer", json!({"for": "3 ms"})),
         node("event", "wait_event", json!({"eventKey": "go:{entity.id}"})),

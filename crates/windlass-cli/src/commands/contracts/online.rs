@@ -9,7 +9,7 @@ use crate::args::{OnlineCommand, Remote, SettingsArgs, TypeArgs};
 use crate::client::Params;
 use crate::commands::{Api, read_json};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{cell, note, pretty, sanitize, sanitize_line};
+use crate::output::{cell, cell_ago, note, pretty, sanitize, sanitize_line};
 
 pub(super) async fn run(command: OnlineCommand) -> Outcome {
     use OnlineCommand as C;
@@ -19,7 +19,7 @@ pub(super) async fn run(command: OnlineCommand) -> Outcome {
         C::Show { at: TypeArgs { entity_type, remote }, version } => {
             let version = version.map(|version| version.to_string());
             let mut path = vec!["contracts", "types", &entity_type];
-            path.extend(version.iter().flat_map(|version| ["versions", version]));
+            path.extend(version.iter().flat_map(|version| ["versions", version.as_str()]));
             print(&remote, &path).await?;
         }
         C::Versions { at, of_contract, before, limit } => {
@@ -191,7 +191,7 @@ async fn versions(at: TypeArgs, of_contract: bool, params: Params) -> Result<(),
             api.out.bold(&cell(row, "version")),
             cell(row, "envelopeVersion"),
             cell(row, "by"),
-            cell(row, "at"),
+            cell_ago(row, "at"),
             cell(row, "hash"),
         ]);
     }
@@ -216,15 +216,14 @@ async fn chains(remote: &Remote) -> Result<(), Failure> {
 
 /// The scenario goes out as it was written: [`Value`] would round large numbers.
 async fn try_scenario(api: &Api, path: &[&str], scenario: &RawValue) -> Result<(), Failure> {
-    let body = Some(scenario.get().to_owned());
-    let sent = api.client.send(Method::POST, path, &Params::new(), HeaderMap::new(), body);
-    let found = sent.await?;
+    let (params, body) = (Params::new(), Some(scenario.get().to_owned()));
+    let found: Value = api.client.send(Method::POST, path, &params, HeaderMap::new(), body).await?;
     if !api.out.is_text() {
         return api.out.value(&found);
     }
     let texts = |key: &str| -> Vec<String> {
         let all = found[key].as_array().into_iter().flatten();
-        all.filter_map(Value::as_str).map(sanitize_line).collect()
+        all.filter_map(Value::as_str).map(|text| sanitize_line(text)).collect()
     };
     api.out.line(&format!("ends in the state {}", cell(&found, "state")))?;
     for node in texts("path") {
