@@ -196,7 +196,15 @@ pub(crate) fn text(value: &Value, key: &str) -> String {
 
 /// A time member, relative to now.
 pub(crate) fn cell_ago(value: &Value, key: &str) -> String {
-    value[key].as_str().map(ago).unwrap_or_default()
+    match &value[key] {
+        Value::String(text) => ago(text),
+        // Records hold microseconds.
+        Value::Number(us) => us
+            .as_i64()
+            .map(|us| ago(&windlass::Timestamp::from_micros(us).to_string()))
+            .unwrap_or_default(),
+        _ => String::new(),
+    }
 }
 
 /// Formats an API error as `Name: message`.

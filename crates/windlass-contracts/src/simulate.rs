@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::approvers::{Directory, Request, Resolution, resolve};
+use crate::approvers::{self, Directory, Request, Resolution, resolve};
 use crate::codes::CONTRACT_UNKNOWN;
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::dsl::Scope;
@@ -297,6 +297,14 @@ impl Run<'_> {
         })
     }
 
+    /// The people whom delegates represent, by delegate.
+    fn givers(&self, node: &str) -> BTreeMap<String, String> {
+        let asked = self.asked.iter().rfind(|asked| asked.node == node);
+        let people = asked.and_then(|asked| asked.people.as_ref());
+        let of = |one: &approvers::Asked| Some((one.person.clone(), one.on_behalf_of.clone()?));
+        people.iter().flat_map(|people| &people.asked).filter_map(of).collect()
+    }
+
     fn verdict(&self, node: &str) -> Verdict {
         self.scenario.verdicts.get(node).copied().unwrap_or(Verdict::Approved)
     }
@@ -324,7 +332,8 @@ impl Run<'_> {
                 let asked = self.asked_people(&row.node, config)?;
                 let verdict = self.verdict(&row.node);
                 let decisions = asked.iter().map(|person| (person.clone(), verdict)).collect();
-                Input::Approval { key, asked, decisions }
+                let givers = self.givers(&row.node);
+                Input::Approval { key, asked, decisions, givers }
             }
             NodeConfig::WaitEvent(_) => Input::Event { key, payload: self.payload(&row.node) },
             NodeConfig::Action(_) => Input::ActionResult { key, result: self.payload(&row.node) },

@@ -73,6 +73,9 @@ pub enum Input {
         asked: BTreeSet<String>,
         /// The decisions by person.
         decisions: BTreeMap<String, Verdict>,
+        /// The people whom delegates represent, by delegate. The weight of a decision is that of this person.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        givers: BTreeMap<String, String>,
     },
     /// A timer is due, or a wait or a request timed out.
     Timer {

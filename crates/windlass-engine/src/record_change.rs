@@ -101,8 +101,20 @@ impl RecordChange {
         id: impl AsRef<str>,
         revision: u64,
     ) -> Result<Self, Error> {
-        let expect = Expect::At(revision);
-        Self::new(collection.as_ref(), id.as_ref(), expect, Change::Remove)?.writable()
+        Self::remove_own(collection, id, revision)?.writable()
+    }
+
+    /// As [`RecordChange::remove`], for the engine and its models: the collection may begin with `windlass.`.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordChange::put`].
+    pub fn remove_own(
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        revision: u64,
+    ) -> Result<Self, Error> {
+        Self::new(collection.as_ref(), id.as_ref(), Expect::At(revision), Change::Remove)
     }
 
     /// Requires that a record is as expected, and does not write it.

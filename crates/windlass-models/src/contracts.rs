@@ -7,6 +7,7 @@
 
 mod actions;
 mod approvals;
+mod asking;
 mod chains;
 mod definitions;
 mod description;
@@ -15,7 +16,9 @@ mod documents;
 mod error;
 mod handle;
 mod health;
+mod listings;
 mod names;
+mod notifications;
 mod operations;
 mod others;
 mod people;
@@ -24,6 +27,7 @@ mod program;
 mod review;
 mod rows;
 mod shared;
+mod tenants;
 mod waits;
 mod withdrawals;
 mod work;
@@ -39,7 +43,9 @@ pub use document::{AmendedFrom, Document, DocumentRow, Note, PendingAction, Pers
 pub use documents::DocumentVersion;
 pub use handle::{Contracts, ContractsBuilder};
 pub use health::{Health, NodeDurations, STUCK_AFTER, STUCK_MAX, Stuck};
+pub use listings::PublishedVersion;
 pub use names::{EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, STEPS_MAX, VERSIONS_MAX};
+pub use notifications::Notification;
 pub use operations::{Position, Rebuilt};
 pub use others::{DOCUMENT_CREATE, DOCUMENT_TRANSITION};
 pub use people::DirectorySource;

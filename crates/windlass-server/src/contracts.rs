@@ -4,6 +4,7 @@
 //! subject, because the audit note of a document names a person.
 
 mod expressions;
+mod listings;
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, patch, post, put};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -37,7 +38,7 @@ const PAGE_DEFAULT: u32 = 25;
 const PAGE_MAX: u32 = 100;
 
 /// The routes of contracts. Reads and writes of documents need the scope `records`, decisions `decide`, definitions
-/// `define`; only an operator publishes types.
+/// `define`; only an operator publishes types. Every person reads and dismisses their own notifications.
 pub fn routes(contracts: &Contracts) -> RouteSet {
     let (records, decide) = (Access::Scope(Scope::Records), Access::Scope(Scope::Decide));
     let (define, read) = (Access::Scope(Scope::Define), Access::Scope(Scope::Read));
@@ -51,10 +52,29 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(read, g.clone(), "/contracts/types", with(get(list_types)))
         .route(Access::Operator, p.clone(), "/contracts/types", with(post(publish_type)))
         .route(read, g.clone(), "/contracts/types/{type}", with(get(read_type)))
+        .route(
+            read,
+            g.clone(),
+            "/contracts/types/{type}/versions",
+            with(get(listings::type_versions)),
+        )
+        .route(
+            read,
+            g.clone(),
+            "/contracts/types/{type}/versions/{version}",
+            with(get(listings::type_version)),
+        )
+        .route(
+            Access::Operator,
+            p.clone(),
+            "/contracts/types/{type}/archive",
+            with(post(listings::archive_type)),
+        )
         .route(define, g.clone(), "/contracts/directory", with(get(directory)))
         .route(admin, Method::PUT, "/contracts/directory", with(put(put_directory)))
         .route(define, g.clone(), "/contracts/settings", with(get(settings)))
         .route(admin, Method::PUT, "/contracts/settings", with(put(put_settings)))
+        .route(define, g.clone(), "/contracts/chains", with(get(listings::chains)))
         .route(define, g.clone(), "/contracts/chains/{chain}", with(get(chain)))
         .route(admin, Method::PUT, "/contracts/chains/{chain}", with(put(put_chain)))
         .route(read, g.clone(), "/contracts/health", with(get(health)))
@@ -68,6 +88,12 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(define, p.clone(), "/contracts/{type}/rebase", with(post(rebase)))
         .route(define, p.clone(), "/contracts/{type}/recompile", with(post(recompile)))
         .route(define, p.clone(), "/contracts/{type}/rollback/{version}", with(post(roll_back)))
+        .route(
+            define,
+            g.clone(),
+            "/contracts/{type}/versions",
+            with(get(listings::definition_versions)),
+        )
         .route(define, g.clone(), "/contracts/{type}/versions/{version}", with(get(version)))
         .route(define, g.clone(), "/contracts/{type}/effective", with(get(effective)))
         .route(define, g.clone(), "/contracts/{type}/diff/{format}", with(get(effective_diff)))
@@ -85,6 +111,13 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(records, p.clone(), &at("/rebuild"), with(post(rebuild)))
         .route(manage, p.clone(), &at("/advance"), with(post(advance)))
         .route(manage, p.clone(), &at("/fail"), with(post(fail)))
+        .route(Access::Credential, g.clone(), "/notifications", with(get(listings::notifications)))
+        .route(
+            Access::Credential,
+            Method::DELETE,
+            "/notifications/{notification}",
+            with(delete(listings::dismiss)),
+        )
         .route(decide, g.clone(), "/approvals", with(get(inbox)))
         .route(decide, g, "/approvals/{approval}", with(get(approval)))
         .route(decide, p, "/approvals/{approval}/{decision}", with(post(decide_approval)))
@@ -128,6 +161,17 @@ fn body_with<T>(
 /// The contracts in the namespace of the caller.
 fn of(contracts: &Contracts, CallerEngine(engine): &CallerEngine) -> Contracts {
     contracts.in_namespace(engine.namespace().clone())
+}
+
+/// As [`of`], for a write or a decision of a person: with the people who created the API key of the caller.
+fn by_person<'a>(
+    contracts: &Contracts,
+    engine: &CallerEngine,
+    caller: &'a Caller,
+) -> Result<(Contracts, &'a Subject), ApiError> {
+    let contracts = of(contracts, engine);
+    let creators = caller.key.iter().flat_map(|key| &key.creators).map(String::as_str);
+    Ok((contracts.with_key_creators(creators), subject(caller)?))
 }
 
 fn subject(caller: &Caller) -> Result<&Subject, ApiError> {
@@ -389,7 +433,8 @@ async fn create(
     bytes: Bytes,
 ) -> Answer {
     let NewDocument { id, content } = body(&bytes)?;
-    let made = of(&contracts, &engine).create(&name, &id, &content, subject(&who)?).await?;
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
+    let made = contracts.create(&name, &id, &content, by).await?;
     document_answer(StatusCode::CREATED, &made)
 }
 
@@ -435,7 +480,7 @@ async fn edit(
         return Err(ApiError::invalid(ErrorCode::InvalidQuery, message));
     };
     let Edit { content, reason } = body(&bytes)?;
-    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let edited = contracts.edit(&name, &id, version, &content, by, reason.as_deref()).await?;
     document_answer(StatusCode::OK, &edited)
 }
@@ -448,7 +493,7 @@ async fn act(
     bytes: Bytes,
 ) -> Answer {
     let Reason { reason } = body(&bytes)?;
-    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let called = contracts.act(&name, &id, &action, by, reason.as_deref()).await?;
     document_answer(StatusCode::ACCEPTED, &called)
 }
@@ -467,7 +512,8 @@ async fn amend(
     bytes: Bytes,
 ) -> Answer {
     let Amend { id: new_id } = body(&bytes)?;
-    let made = of(&contracts, &engine).amend(&name, &id, &new_id, subject(&who)?).await?;
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
+    let made = contracts.amend(&name, &id, &new_id, by).await?;
     document_answer(StatusCode::CREATED, &made)
 }
 
@@ -575,7 +621,7 @@ async fn decide_approval(
     bytes: Bytes,
 ) -> Answer {
     let Decision { digest, reason, to } = body(&bytes)?;
-    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let missing = |field: &str| {
         ApiError::invalid(ErrorCode::InvalidBody, format!("the body has no field {field:?}"))
     };

@@ -26,6 +26,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,7 +36,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    BoxFuture, Commit, CommitResults, Error, ErrorCode, MemoryStore, Query, StepStatus, Store,
+    BoxFuture, Commit, CommitResults, Error, ErrorCode, Query, StepStatus, Store,
 };
 use windlass_models::WorkflowRef;
 
@@ -139,7 +140,7 @@ where
     pub fn run(self) -> CrashReport {
         let seed = self.seed;
         let script = move |engine: &Engine, probe: &Probe| self.script(engine, probe);
-        Points { script, seed }.run()
+        Points { script, seed, folder: None }.run()
     }
 
     // Starting it again under the same name finds it, and an event sent again is the same event.
@@ -175,7 +176,26 @@ pub fn every_crash_of<S>(script: S) -> CrashReport
 where
     S: Fn(&Engine, &Probe) -> BoxFuture<'static, Told>,
 {
-    Points { script, seed: 0 }.run()
+    Points { script, seed: 0, folder: None }.run()
+}
+
+/// As [`every_crash_of`], on SQLite files in a folder.
+///
+/// ```
+/// # let folder = std::env::temp_dir().join(format!("windlass-crash-points-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).unwrap();
+/// let report = windlass_testkit::every_crash_of_on_sqlite(&folder, |_, _| {
+///     Box::pin(async { Ok(serde_json::json!("a script that commits nothing")) })
+/// });
+/// assert_eq!(report.output, "a script that commits nothing");
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// ```
+#[track_caller]
+pub fn every_crash_of_on_sqlite<S>(folder: impl AsRef<Path>, script: S) -> CrashReport
+where
+    S: Fn(&Engine, &Probe) -> BoxFuture<'static, Told>,
+{
+    Points { script, seed: 0, folder: Some(folder.as_ref().to_owned()) }.run()
 }
 
 /// The output of a run, or the error.
@@ -184,6 +204,8 @@ pub type Told = Result<serde_json::Value, String>;
 struct Points<S> {
     script: S,
     seed: u64,
+    /// The folder of the SQLite files; nothing for stores in memory.
+    folder: Option<PathBuf>,
 }
 
 impl<S> Points<S>
@@ -223,12 +245,13 @@ where
     fn once(&self, death: Option<Death>) -> Result<Once, String> {
         let mut world = VirtualWorld::new(self.seed);
         let probe = Probe::default();
-        let dying = Arc::new(DyingStore::new(Arc::clone(&world.store), death));
+        let store = self.store(&world, death);
+        let dying = Arc::new(DyingStore::new(Arc::clone(&store), death));
         let first = world.start(NodeId(1), dying.clone(), options());
         let told = self.start(&mut world, NodeId(1), &first, &probe);
         if death.is_none() {
             let output = finish(&mut world, &told)?;
-            verify_clean(&*world.store)?;
+            verify_clean(&*store)?;
             return Ok(Once {
                 commits: dying.commits(),
                 output,
@@ -252,12 +275,11 @@ where
         drop(first);
         world.executor.run_ready(STEPS_MAX).map_err(|stuck| in_words(&stuck))?;
         let before = probe.counts();
-        let recorded = recorded_steps(&world.store);
-        let store = world.store.clone();
-        let second = world.start(NodeId(2), store, options());
+        let recorded = recorded_steps(&*store);
+        let second = world.start(NodeId(2), Arc::clone(&store), options());
         let told = self.start(&mut world, NodeId(2), &second, &probe);
         let output = finish(&mut world, &told)?;
-        verify_clean(&*world.store)?;
+        verify_clean(&*store)?;
         let after = probe.counts();
         let again = after
             .iter()
@@ -273,6 +295,15 @@ where
             bodies_again: again.count() as u64,
             bodies: after.values().map(|count| u64::from(*count)).sum(),
         })
+    }
+
+    fn store(&self, world: &VirtualWorld, death: Option<Death>) -> Arc<dyn Store> {
+        let Some(folder) = &self.folder else { return world.store.clone() };
+        let name = match death {
+            None => "quiet.db".to_owned(),
+            Some(Death { k, answered }) => format!("{k}-{answered}.db"),
+        };
+        world.sqlite(&folder.join(name))
     }
 
     fn start(
@@ -340,7 +371,7 @@ fn finish(world: &mut VirtualWorld, told: &SharedTold) -> Result<serde_json::Val
     Err("the run does not end; does it wait for an event that nobody sends?".to_owned())
 }
 
-fn recorded_steps(store: &MemoryStore) -> BTreeSet<String> {
+fn recorded_steps(store: &dyn Store) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     let rows = store.list(Query::RunKeys { after: None, limit: 1_000 }).now_or_never();
     let runs = rows.and_then(|rows| rows.ok()?.run_keys().ok()).unwrap_or_default();
@@ -363,7 +394,7 @@ struct DeathGate {
 type DyingStore = GatedStore<DeathGate>;
 
 impl DyingStore {
-    fn new(inner: Arc<MemoryStore>, death: Option<Death>) -> Self {
+    fn new(inner: Arc<dyn Store>, death: Option<Death>) -> Self {
         let (commits, dead) = (AtomicU64::new(0), AtomicBool::new(false));
         Self::with_gate(inner, DeathGate { death, commits, dead })
     }

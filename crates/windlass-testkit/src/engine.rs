@@ -64,6 +64,7 @@ impl Wake for Woken {
 pub struct TestEngine {
     executor: Mutex<Executor>,
     sim: Handle,
+    clock: SkewedClock,
     store: Arc<dyn Store>,
     engine: windlass::Engine,
 }
@@ -118,24 +119,14 @@ impl TestEngine {
     /// If the file cannot be opened.
     pub fn on_sqlite_with(path: impl AsRef<Path>, seed: u64, options: Options) -> Self {
         let world = VirtualWorld::new(seed);
-        let clock = SkewedClock::new(world.sim.clone(), 0);
-        let opened = windlass_sqlite::Options {
-            clock: Arc::new(move || clock.now()),
-            elapsed: None,
-            limits: options.limits.clone(),
-            ..windlass_sqlite::Options::default()
-        };
-        let path = path.as_ref();
-        let store = windlass_sqlite::SqliteStore::open(path, opened).unwrap_or_else(|error| {
-            panic!("the store at {} does not open: {error}", path.display())
-        });
-        Self::on(world, SyncStore::new(store), options)
+        let store = world.sqlite(path.as_ref(), options.limits.clone());
+        Self::on(world, store, options)
     }
 
     fn on(mut world: VirtualWorld, store: Arc<dyn Store>, options: Options) -> Self {
         let engine = world.start(NodeId(1), Arc::clone(&store), options).into();
-        let sim = world.sim.clone();
-        Self { executor: Mutex::new(world.executor), sim, store, engine }
+        let (sim, clock) = (world.sim.clone(), world.clock.clone());
+        Self { executor: Mutex::new(world.executor), sim, clock, store, engine }
     }
 
     /// The engine, to register workflows and activities with.
@@ -254,6 +245,11 @@ impl TestEngine {
         }
     }
 
+    /// Sets the clock of the store forward, or back, as a time server may do. Timers that run go on.
+    pub fn jump_clock(&self, us: i64) {
+        self.clock.jump(us);
+    }
+
     /// Sends an event to a run and lets it take effect.
     #[track_caller]
     pub fn send_event<O>(&self, run: &RunHandle<O>, event_type: &str, payload: &impl Serialize) {
@@ -313,6 +309,7 @@ impl TestEngine {
 pub(crate) struct VirtualWorld {
     pub(crate) executor: Executor,
     pub(crate) sim: Handle,
+    clock: SkewedClock,
     pub(crate) store: Arc<MemoryStore>,
     rng: Rng,
 }
@@ -340,8 +337,24 @@ impl VirtualWorld {
         let sim = executor.handle();
         let clock = SkewedClock::new(sim.clone(), 0);
         set(&clock);
-        let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now()), limits));
-        Self { executor, sim, store, rng }
+        let of_store = clock.clone();
+        let store = Arc::new(MemoryStore::new(Arc::new(move || of_store.now()), limits));
+        Self { executor, sim, clock, store, rng }
+    }
+
+    /// A store in an SQLite file whose clock is that of this world.
+    pub(crate) fn sqlite(&self, path: &Path, limits: Limits) -> Arc<dyn Store> {
+        let clock = self.clock.clone();
+        let options = windlass_sqlite::Options {
+            clock: Arc::new(move || clock.now()),
+            elapsed: None,
+            limits,
+            ..windlass_sqlite::Options::default()
+        };
+        let store = windlass_sqlite::SqliteStore::open(path, options).unwrap_or_else(|error| {
+            panic!("the store at {} does not open: {error}", path.display())
+        });
+        SyncStore::new(store)
     }
 
     /// Starts an engine on a node of this world.

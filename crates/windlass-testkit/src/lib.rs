@@ -25,6 +25,9 @@ pub mod world;
 #[doc = include_str!("../../../docs/testing.md")]
 struct Guide;
 
-pub use crash::{CrashPoints, CrashReport, Probe, Told, every_crash_of, every_crash_point};
+pub use crash::{
+    CrashPoints, CrashReport, Probe, Told, every_crash_of, every_crash_of_on_sqlite,
+    every_crash_point,
+};
 pub use engine::TestEngine;
 pub use replay::{Divergence, ExportedRun, export_run, replay};

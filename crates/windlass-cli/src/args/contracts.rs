@@ -91,11 +91,55 @@ Examples:
 Examples:
   windlass contracts templates")]
     Templates(Remote),
-    /// Print the newest contract of a type.
+    /// Print the newest contract of a type, or an earlier version.
     #[command(after_help = "\
 Examples:
-  windlass contracts show invoice")]
-    Show(TypeArgs),
+  windlass contracts show invoice
+  windlass contracts show invoice --version 1")]
+    Show {
+        #[command(flatten)]
+        at: TypeArgs,
+        /// The version.
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+    /// List the published versions of your definition of a type, the newest first.
+    #[command(after_help = "\
+Examples:
+  windlass contracts versions invoice
+  windlass contracts versions invoice --of-contract")]
+    Versions {
+        #[command(flatten)]
+        at: TypeArgs,
+        /// List the versions of the lifecycle contract instead.
+        #[arg(long)]
+        of_contract: bool,
+        /// List versions before this one.
+        #[arg(long, value_name = "N")]
+        before: Option<u32>,
+        /// The most versions.
+        #[arg(long, default_value_t = 25)]
+        limit: u32,
+    },
+    /// Accept no more documents of a type (operator). Documents that exist keep their workflow.
+    #[command(after_help = "\
+Examples:
+  windlass contracts archive-type invoice")]
+    ArchiveType(TypeArgs),
+    /// Run a scenario through your draft on the server, or through the published version without one.
+    #[command(after_help = "\
+Examples:
+  windlass contracts try invoice @large.json")]
+    Try {
+        /// The document type.
+        #[arg(value_name = "TYPE")]
+        entity_type: String,
+        /// The scenario: JSON, @FILE, or - for standard input.
+        #[arg(value_name = "JSON")]
+        scenario: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
     /// Publish the next version of a lifecycle contract (operator).
     #[command(after_help = "\
 Examples:
@@ -197,6 +241,8 @@ Examples:
         #[command(flatten)]
         args: SettingsArgs,
     },
+    /// List the names of your approval chains.
+    Chains(Remote),
     /// Show the health of documents: pending and stuck runs, retries, durations by node type.
     Health(Remote),
     /// List the documents whose runs are stuck, with the reason.

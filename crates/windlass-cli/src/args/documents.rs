@@ -168,6 +168,22 @@ Examples:
         #[arg(long)]
         reason: String,
     },
+    /// List your notifications, the newest first.
+    #[command(after_help = "\
+Examples:
+  windlass documents notifications --as rita")]
+    Notifications {
+        #[command(flatten)]
+        page: AfterArgs,
+    },
+    /// Dismiss one of your notifications.
+    #[command(after_help = "\
+Examples:
+  windlass documents dismiss fffa2c…")]
+    Dismiss {
+        /// The id of the notification.
+        id: String,
+    },
 }
 
 #[derive(Args)]

@@ -77,8 +77,38 @@ pub(super) async fn run(api: Api, command: DocumentsCommand) -> Outcome {
             let failed = post(&api, &document, "fail", &json!({ "reason": reason })).await?;
             print_position(&api, &failed)?;
         }
+        C::Notifications { page } => {
+            let found = api.client.get(&["notifications"], &params(page)).await?;
+            print_notifications(&api, &found)?;
+        }
+        C::Dismiss { id } => {
+            api.client.delete(&["notifications", &id]).await?;
+            if api.out.is_text() {
+                api.out.line("dismissed")?;
+            }
+        }
     }
     Ok(Exit::Ok)
+}
+
+fn print_notifications(api: &Api, found: &Value) -> Result<(), Failure> {
+    if !api.out.is_text() {
+        return api.out.list(found, "notifications");
+    }
+    let mut table = api.out.table(&["ID", "AT", "DOCUMENT", "SUBJECT"]);
+    for row in found["notifications"].as_array().into_iter().flatten() {
+        table.row([
+            api.out.bold(&cell(row, "id")),
+            cell_ago(row, "at"),
+            format!("{}/{}", cell(row, "type"), cell(row, "document")),
+            cell(row, "subject"),
+        ]);
+    }
+    if table.is_empty() {
+        note("no notifications");
+        return Ok(());
+    }
+    table.print()
 }
 
 /// The content as it was written: [`Value`] would round large numbers, which the server must see.

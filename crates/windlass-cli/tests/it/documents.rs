@@ -85,6 +85,13 @@ fn an_edit_voids_an_approval_and_the_new_content_is_approved() {
     let health = server.run(&["contracts", "health", "-o", "json"]).expect(0).json();
     assert_eq!((&health["pending"], &health["stuck"]), (&json!(0), &json!(0)), "{health}");
     assert!(health["advances"].as_u64() > Some(0), "{health}");
+    let shown = server.run(&["contracts", "health"]).expect(0).stdout;
+    for name in ["advances", "p95 ms", "retries"] {
+        assert!(shown.lines().any(|line| line.starts_with(name)), "{shown}");
+    }
+    let none = run_as(&server, "rita", &["documents", "notifications"]).expect(0).json();
+    assert_eq!(none, json!({"notifications": []}));
+    run_as(&server, "rita", &["documents", "dismiss", "nothing"]).expect(3);
 }
 
 #[test]
@@ -113,11 +120,27 @@ fn a_patch_that_avoids_the_approval_is_refused() {
     assert!(drawn.stdout.contains("flowchart"), "{drawn:?}");
     let same = run_as(&server, "dana", &["contracts", "recompile", "invoice"]).expect(0).json();
     assert_eq!((&same["changed"], &same["version"]), (&json!(false), &json!(1)), "{same}");
+    let listed = server.run(&["contracts", "versions", "invoice"]).expect(0).stdout;
+    assert!(listed.contains("dana"), "{listed}");
+    let of_contract = ["contracts", "versions", "invoice", "--of-contract", "-o", "json"];
+    let of_contract = server.run(&of_contract).expect(0).json();
+    assert_eq!(of_contract["versions"][0]["version"], 1, "{of_contract}");
+    let first = server.run(&["contracts", "show", "invoice", "--version", "1"]).expect(0).json();
+    assert_eq!(first["entityType"], "invoice", "{first}");
+    assert!(server.run(&["contracts", "chains"]).expect(0).stdout.is_empty());
+    let scenario = json!({"document": serde_json::from_str::<Value>(&invoice(90_000)).unwrap(),
+                          "requester": "rita", "now": "2026-11-20T08:00:00Z"})
+    .to_string();
+    let tried = server.run(&["contracts", "try", "invoice", &scenario]).expect(0).stdout;
+    assert!(tried.contains("usr:submitted_to_approved:cfo"), "{tried}");
     let people = server.run(&["contracts", "directory"]).expect(0).json();
     assert!(people["people"]["cleo"].is_object(), "{people}");
     run_as(&server, "dana", &["contracts", "archive", "invoice"]).expect(0);
     run_as(&server, "dana", &["contracts", "rollback", "invoice", "1"]).expect(0);
     assert!(server.run(&["contracts", "stuck"]).expect(0).stderr.contains("no document is stuck"));
+    let archived = run_as(&server, "dana", &["contracts", "archive-type", "invoice"]);
+    assert_eq!(archived.expect(0).json()["archived"], true);
+    run_as(&server, "rita", &["documents", "create", "invoice", "i-1", &invoice(1)]).expect(1);
 }
 
 #[test]

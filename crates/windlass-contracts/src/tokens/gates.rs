@@ -19,6 +19,7 @@ impl Machine<'_> {
         config: &ApprovalConfig,
         asked: &BTreeSet<String>,
         decisions: &BTreeMap<String, Verdict>,
+        givers: &BTreeMap<String, String>,
     ) {
         let taken = self.taken(&row);
         let repeats = |person: &&String| {
@@ -35,7 +36,7 @@ impl Machine<'_> {
                 }
             });
         }
-        let count = quorum::count(config, &asked, decisions);
+        let count = quorum::count(config, &asked, decisions, givers);
         let evidence = merged(row.output.clone(), count.evidence(decisions));
         let outcome = match count.verdict {
             Some(Verdict::Approved) => labels::APPROVED,

@@ -106,10 +106,12 @@ impl<'a> Machine<'a> {
             Input::Start | Input::StartAt { .. } | Input::DocumentChanged => {}
             Input::Retry => self.retry(),
             Input::Action { gate } => self.open_gate(gate),
-            Input::Approval { key, asked, decisions } => {
+            Input::Approval { key, asked, decisions, givers } => {
                 let Some((row, node)) = self.waiting(key) else { return };
                 match &node.config {
-                    NodeConfig::Approval(config) => self.vote(row, config, asked, decisions),
+                    NodeConfig::Approval(config) => {
+                        self.vote(row, config, asked, decisions, givers);
+                    }
                     _ => self.ignore("the step is not an approval"),
                 }
             }

@@ -34,15 +34,21 @@ impl Count {
 
 /// Counts decisions. Decisions of people who are not asked do not count.
 ///
+/// `givers` names the person whom a delegate represents. The weight of a decision is that of this person.
+///
 /// A quorum that can no longer be reached is a rejection under both rejection rules: otherwise the
 /// step would wait for ever after everybody has decided.
 pub fn count(
     config: &ApprovalConfig,
     asked: &BTreeSet<String>,
     decisions: &BTreeMap<String, Verdict>,
+    givers: &BTreeMap<String, String>,
 ) -> Count {
     let weight = |person: &String| match &config.quorum {
-        Quorum::Weighted { weights, .. } => weights.get(person).copied().map_or(0, u64::from),
+        Quorum::Weighted { weights, .. } => {
+            let person = givers.get(person).unwrap_or(person);
+            weights.get(person).copied().map_or(0, u64::from)
+        }
         _ => 1,
     };
     let with = |verdict: Verdict| {
@@ -96,7 +102,7 @@ mod tests {
             };
             decisions.insert(name(index), verdict);
         }
-        let found = count(&config, &asked, &decisions);
+        let found = count(&config, &asked, &decisions, &BTreeMap::new());
         assert_eq!(found.verdict, expect, "{quorum} {votes}: {found:?}");
         assert!(!found.by.contains(&"stranger".to_owned()));
     }
@@ -142,5 +148,20 @@ mod tests {
         let most = json!({"kind": "weighted", "weights": {"p0": u32::MAX, "p1": u32::MAX},
                           "needed": u32::MAX});
         check(most, First, "++", YES);
+    }
+
+    #[test]
+    fn a_delegate_has_the_weight_of_the_giver() {
+        let config: ApprovalConfig = serde_json::from_value(json!({
+            "approvers": {"strategy": "direct", "users": ["p", "q"]},
+            "quorum": {"kind": "weighted", "weights": {"p": 3, "q": 1, "d": 9}, "needed": 3},
+        }))
+        .unwrap();
+        let asked = ["d".to_owned(), "q".to_owned()].into();
+        let decisions = [("d".to_owned(), Verdict::Approved)].into();
+        let givers = [("d".to_owned(), "p".to_owned())].into();
+        let found = count(&config, &asked, &decisions, &givers);
+        assert_eq!((found.verdict, found.granted), (Some(Verdict::Approved), 3));
+        assert_eq!(found.by, ["d"]);
     }
 }

@@ -77,6 +77,7 @@ fn people_who_are_not_asked_do_not_count() {
         key: key.clone(),
         asked: asked.iter().map(|person| (*person).to_owned()).collect(),
         decisions: [("mallory".to_owned(), Approved)].into(),
+        givers: [].into(),
     };
     run.turn(&stranger(&["anna"]));
     assert_eq!(run.state.lifecycle, "submitted");

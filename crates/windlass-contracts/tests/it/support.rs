@@ -224,5 +224,6 @@ pub(crate) fn invoice() -> Value {
 pub(crate) fn vote(key: String, decisions: &[(&str, Verdict)]) -> Input {
     let decisions: BTreeMap<String, Verdict> =
         decisions.iter().map(|(person, verdict)| ((*person).to_owned(), *verdict)).collect();
-    Input::Approval { key, asked: decisions.keys().cloned().collect(), decisions }
+    let asked = decisions.keys().cloned().collect();
+    Input::Approval { key, asked, decisions, givers: BTreeMap::new() }
 }

@@ -15,7 +15,7 @@ use windlass_kernel::{
 };
 
 use super::chains::ChainProgress;
-use super::document::{Document, DocumentRow};
+use super::document::{Document, DocumentRow, Person};
 use super::error::{not_found, refused};
 use super::handle::Contracts;
 use super::names::{APPROVAL_DECIDED, APPROVALS, DOCUMENTS, document_id};
@@ -97,6 +97,13 @@ pub struct DecisionNote {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The roles of the person at that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// The other people who created the API key that was used. The decision counts only while each of them could
+    /// decide.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_creators: Vec<String>,
 }
 
 /// The status of a request.
@@ -165,11 +172,31 @@ impl Approval {
         }
     }
 
-    /// The people whose decisions count: nobody who has made or edited the document, and nobody who represents
-    /// such a person.
+    /// The people whose decisions count: nobody who has made or edited the document, who represents such a person,
+    /// or who has decided with a key that such a person created.
     pub(crate) fn counted(&self, row: &DocumentRow) -> BTreeSet<String> {
-        let counts = self.asked.iter().filter(|asked| !asked.is_excluded(row));
+        let has_foreign_key = |person: &str| {
+            let note = self.decisions.get(person);
+            note.is_some_and(|note| note.key_creators.iter().any(|one| row.excludes(one)))
+        };
+        let counts = self
+            .asked
+            .iter()
+            .filter(|asked| !asked.is_excluded(row) && !has_foreign_key(&asked.person));
         counts.map(|asked| asked.person.clone()).collect()
+    }
+
+    /// The people whom delegates represent, by delegate.
+    pub(crate) fn givers(&self) -> BTreeMap<String, String> {
+        let of = |asked: &AskedPerson| Some((asked.person.clone(), asked.on_behalf_of.clone()?));
+        self.asked.iter().filter_map(of).collect()
+    }
+
+    /// The last person who decided, as they were then.
+    pub(crate) fn last_decider(&self) -> Option<Person> {
+        let (id, note) = self.decisions.iter().max_by_key(|(_, note)| note.at)?;
+        let (roles, key_creators) = (note.roles.clone(), note.key_creators.clone());
+        Some(Person { id: id.clone(), roles, key_creators })
     }
 }
 
@@ -287,14 +314,21 @@ impl Contracts {
         why: Option<&str>,
     ) -> Result<Approval, Error> {
         super::documents::check_reason(why)?;
-        let note = |at| DecisionNote { verdict, at, why: why.map(str::to_owned) };
+        let by = self.person(by);
+        let note = |at| DecisionNote {
+            verdict,
+            at,
+            why: why.map(str::to_owned),
+            roles: by.roles.clone(),
+            key_creators: by.key_creators.clone(),
+        };
         self.change_approval(id, |approval, document, at| {
             check_open(approval, document)?;
             if digest != approval.digest {
                 return Err(stale(approval, "the decision names another content than the request"));
             }
-            check_person(approval, document, by)?;
-            approval.decisions.insert(by.id().to_owned(), note(at));
+            check_person(approval, document, &by)?;
+            approval.decisions.insert(by.id.clone(), note(at));
             Ok(())
         })
         .await
@@ -320,9 +354,10 @@ impl Contracts {
     ) -> Result<Approval, Error> {
         let directory = self.directory().await?;
         let is_known = directory.people.get(to).is_some_and(|person| person.active);
+        let by = self.person(by);
         self.change_approval(id, |approval, document, _| {
             check_open(approval, document)?;
-            check_person(approval, document, by)?;
+            check_person(approval, document, &by)?;
             let not =
                 |reason: &str| Err(refused(ErrorCode::ApprovalRefused, format!("{to:?} {reason}")));
             if !is_known {
@@ -334,20 +369,19 @@ impl Contracts {
             if approval.asked.iter().any(|asked| asked.person == to) {
                 return not("is asked already");
             }
-            let Some(asked) = approval.asked.iter_mut().find(|asked| asked.person == by.id())
-            else {
+            let Some(asked) = approval.asked.iter_mut().find(|asked| asked.person == by.id) else {
                 return not("cannot be asked");
             };
             if asked.on_behalf_of.is_some() {
                 return Err(refused(
                     ErrorCode::ApprovalRefused,
-                    format!("{:?} represents another person and cannot delegate again", by.id()),
+                    format!("{:?} represents another person and cannot delegate again", by.id),
                 ));
             }
-            asked.on_behalf_of = Some(by.id().to_owned());
+            asked.on_behalf_of = Some(by.id.clone());
             to.clone_into(&mut asked.person);
             if let Some(chain) = &mut approval.chain
-                && chain.people.remove(by.id())
+                && chain.people.remove(&by.id)
             {
                 chain.people.insert(to.to_owned());
             }
@@ -417,24 +451,34 @@ fn check_open(approval: &Approval, document: &Document) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_person(approval: &Approval, document: &Document, by: &Subject) -> Result<(), Error> {
+fn check_person(approval: &Approval, document: &Document, by: &Person) -> Result<(), Error> {
     let not = |reason: &str| {
-        let message = format!("{:?} cannot decide on request {:?}: {reason}", by.id(), approval.id);
+        let message = format!("{:?} cannot decide on request {:?}: {reason}", by.id, approval.id);
         Err(refused(ErrorCode::ApprovalRefused, message))
     };
-    if document.row.excludes(by.id()) {
+    let row = &document.row;
+    if row.excludes(&by.id) {
         return not("nobody approves a document that they made or edited");
     }
-    let asked = approval.asked.iter().find(|asked| asked.person == by.id());
-    if asked.is_some_and(|asked| asked.is_excluded(&document.row)) {
+    if by.key_creators.iter().any(|creator| row.excludes(creator)) {
+        return not("their API key was created by a person who has made or edited the document");
+    }
+    let asked = approval.asked.iter().find(|asked| asked.person == by.id);
+    if asked.is_some_and(|asked| asked.is_excluded(row)) {
         return not("they represent a person who has made or edited the document");
     }
-    let in_stage = approval.chain.as_ref().is_none_or(|chain| chain.people.contains(by.id()));
+    let in_stage = approval.chain.as_ref().is_none_or(|chain| chain.people.contains(&by.id));
     if asked.is_none() || !in_stage {
         return not("they are not asked");
     }
-    if approval.decisions.contains_key(by.id()) {
+    if approval.decisions.contains_key(&by.id) {
         return not("they have decided already");
+    }
+    if by.key_creators.iter().any(|creator| approval.decisions.contains_key(creator)) {
+        return not("a person who created their API key has decided already");
+    }
+    if approval.decisions.values().any(|note| note.key_creators.contains(&by.id)) {
+        return not("an API key that they created has decided already");
     }
     Ok(())
 }

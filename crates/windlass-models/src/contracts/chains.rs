@@ -67,8 +67,9 @@ impl ChainProgress {
         &self,
         counted: &BTreeSet<String>,
         decisions: &BTreeMap<String, Verdict>,
+        givers: &BTreeMap<String, String>,
     ) -> StageResult {
-        match self.stage_verdict(counted, decisions) {
+        match self.stage_verdict(counted, decisions, givers) {
             None => StageResult::Open,
             Some(Verdict::Approved) if self.stage + 1 < self.stages.len() => StageResult::Next,
             Some(_) => StageResult::Decided,
@@ -79,6 +80,7 @@ impl ChainProgress {
         &self,
         counted: &BTreeSet<String>,
         decisions: &BTreeMap<String, Verdict>,
+        givers: &BTreeMap<String, String>,
     ) -> Option<Verdict> {
         let stage = self.stages.get(self.stage)?;
         let config = ApprovalConfig {
@@ -89,7 +91,7 @@ impl ChainProgress {
             due: None,
         };
         let people = self.people.intersection(counted).cloned().collect();
-        count(&config, &people, decisions).verdict
+        count(&config, &people, decisions, givers).verdict
     }
 
     /// The people and decisions that the node counts after the last stage: those who approved, or those of
@@ -98,8 +100,10 @@ impl ChainProgress {
         &self,
         counted: &BTreeSet<String>,
         decisions: &BTreeMap<String, Verdict>,
+        givers: &BTreeMap<String, String>,
     ) -> (BTreeSet<String>, BTreeMap<String, Verdict>) {
-        let is_approved = self.stage_verdict(counted, decisions) == Some(Verdict::Approved);
+        let verdict = self.stage_verdict(counted, decisions, givers);
+        let is_approved = verdict == Some(Verdict::Approved);
         let votes = decisions.iter().filter(|(person, verdict)| match is_approved {
             true => **verdict == Verdict::Approved,
             false => **verdict != Verdict::Approved && self.people.contains(*person),

@@ -385,8 +385,8 @@ impl Contracts {
     ) -> Result<DefinitionVersion, Error> {
         check_type_name(entity_type)?;
         let id = version_id(entity_type, version);
-        let found = self.shared.read(self.engine.namespace(), DEFINITIONS, &id).await?;
-        found.map(|(version, _)| version).ok_or_else(|| {
+        let found = self.shared.read_sealed(self.engine.namespace(), DEFINITIONS, &id).await?;
+        found.ok_or_else(|| {
             let message =
                 format!("the definition of {entity_type:?} has no published version {version}");
             not_found(ErrorCode::DefinitionNotFound, message)
@@ -518,6 +518,14 @@ impl Contracts {
             not_found(ErrorCode::DefinitionNotFound, message)
         })?;
         let artefact = self.check(entity_type, &draft).await?;
+        // What is published already gets no second version.
+        if let Some(published) = head.published.filter(|one| one.hash == artefact.hash) {
+            let before = self.definition_version(entity_type, published.version).await?;
+            if before.definition == draft {
+                self.put_head(entity_type, &head, revision, Vec::new()).await?;
+                return Ok(published);
+            }
+        }
         let new = Compiled { definition: draft, artefact };
         self.publish_as(entity_type, head, revision, new, None, by).await
     }

@@ -42,6 +42,9 @@ pub struct DocumentRow {
     pub artefact: Sha256Digest,
     /// The person who created the document or called the last action that the run carried out.
     pub requester: String,
+    /// The people who created the API key that the requester used. None of them approves the document.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub requester_key_creators: BTreeSet<String>,
     /// Everybody who has changed the content. None of them approves it.
     pub editors: BTreeSet<String>,
     /// The last person who wrote the document.
@@ -73,19 +76,33 @@ pub struct Person {
     /// The roles at the time of the write.
     #[serde(default)]
     pub roles: Vec<String>,
+    /// The other people who created the API key that was used. Each of them could have used it.
+    #[serde(default, rename = "keyCreators", skip_serializing_if = "Vec::is_empty")]
+    pub key_creators: Vec<String>,
 }
 
 impl DocumentRow {
     /// Everybody who wrote the content or asked for it. Nobody of them approves a document that is made from
     /// it.
     pub(crate) fn authors(&self) -> BTreeSet<String> {
-        let requester = std::iter::once(&self.requester);
+        let requester = std::iter::once(&self.requester).chain(&self.requester_key_creators);
         self.editors.iter().chain(requester).cloned().collect()
+    }
+
+    /// Makes a person the requester. Returns the people who were it before.
+    pub(crate) fn set_requester(&mut self, person: &Person) -> (String, BTreeSet<String>) {
+        let creators = person.key_creators.iter().cloned().collect();
+        (
+            std::mem::replace(&mut self.requester, person.id.clone()),
+            std::mem::replace(&mut self.requester_key_creators, creators),
+        )
     }
 
     /// Whether a person may not approve the content.
     pub(crate) fn excludes(&self, person: &str) -> bool {
-        self.editors.contains(person) || self.requester == person
+        self.editors.contains(person)
+            || self.requester == person
+            || self.requester_key_creators.contains(person)
     }
 
     /// Whether a caller has changed the content materially since the document entered its state.
@@ -100,8 +117,25 @@ impl DocumentRow {
 }
 
 impl Person {
+    /// A person with an API key that these people created.
+    pub(crate) fn with_key(subject: &Subject, creators: &[String]) -> Self {
+        let others = creators.iter().filter(|creator| *creator != subject.id());
+        Self { key_creators: others.cloned().collect(), ..Self::of(subject) }
+    }
+
     pub(crate) fn of(subject: &Subject) -> Self {
-        Self { id: subject.id().to_owned(), roles: subject.roles().to_vec() }
+        let (id, roles) = (subject.id().to_owned(), subject.roles().to_vec());
+        Self { id, roles, key_creators: Vec::new() }
+    }
+
+    /// An account that is no person.
+    pub(crate) fn account(id: &str) -> Self {
+        Self { id: id.to_owned(), roles: Vec::new(), key_creators: Vec::new() }
+    }
+
+    /// Everybody who can have made a write of this person.
+    pub(crate) fn everybody(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.id).chain(&self.key_creators)
     }
 
     /// The value that expressions read as `actor`.

@@ -9,7 +9,7 @@ use windlass_contracts::types::{EditWindow, GateTrigger, LifecycleContract};
 use windlass_engine::{RecordChange, StartRun, conflict_delay, refusal};
 use windlass_kernel::{
     Body, CommitError, Conflict, Error, ErrorCode, Expect, MessageKind, OnExisting, Query,
-    RecordVersion, RunId, Store, Subject, bodies,
+    RecordVersion, RunId, RunStatus, Store, Subject, bodies,
 };
 
 use super::description::NAME;
@@ -106,8 +106,8 @@ impl Contracts {
         let effective = self.shared.effective(namespace, entity_type).await?;
         let contract = self.shared.contract(entity_type, effective.envelope_version).await?;
         contract.validator.check(content).map_err(|problems| bad_document(&problems))?;
-        let person = Person::of(by);
-        authors.insert(person.id.clone());
+        let person = self.person(by);
+        authors.extend(person.everybody().cloned());
         check_editors(&authors)?;
         let now = self.engine.clock().now();
         let row = DocumentRow {
@@ -124,6 +124,7 @@ impl Contracts {
             envelope_version: effective.envelope_version,
             artefact: effective.hash,
             requester: person.id.clone(),
+            requester_key_creators: person.key_creators.iter().cloned().collect(),
             editors: authors,
             actor: person.clone(),
             gates: BTreeSet::new(),
@@ -144,7 +145,9 @@ impl Contracts {
         let mut start = StartRun::new(workflow, NAME, Body::of(&input)?);
         start.id = Some(RunId::new(id)?);
         start.on_existing = OnExisting::Refuse;
-        start.records = vec![put_document(&record, &row, Expect::Absent, true)?.by(&by.actor())];
+        self.note_tenant().await?;
+        start.records =
+            vec![put_document(&record, &row, Expect::Absent, true)?.by(&self.author(by))];
         match self.engine.start_run(start).await {
             Ok(_) => {}
             Err(error) if is_taken(&error) => {
@@ -237,7 +240,8 @@ impl Contracts {
         self.mutate(entity_type, id, Write::Edit { version, content }, by, why).await
     }
 
-    /// Calls the action of a gate, such as `submit` or `cancel`. The run carries it out.
+    /// Calls the action of a gate, such as `submit` or `cancel`. The run carries it out. A run that has failed is
+    /// retried if the gate cancels the document.
     ///
     /// ```
     /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
@@ -256,7 +260,36 @@ impl Contracts {
         by: &Subject,
         why: Option<&str>,
     ) -> Result<Document, Error> {
-        self.mutate(entity_type, id, Write::Action { gate }, by, why).await
+        let called = self.mutate(entity_type, id, Write::Action { gate }, by, why).await?;
+        self.resume_to_cancel(&called, gate, by).await?;
+        Ok(called)
+    }
+
+    /// A run that has failed carries out nothing, so it is retried if a person cancels its document.
+    async fn resume_to_cancel(
+        &self,
+        document: &Document,
+        gate: &str,
+        by: &Subject,
+    ) -> Result<(), Error> {
+        let row = &document.row;
+        let contract = self.shared.contract(&row.entity_type, row.envelope_version).await?;
+        if !contract.cancels(gate) {
+            return Ok(());
+        }
+        let run = self.run(&row.entity_type, &row.id).await?;
+        if run.status != RunStatus::Errored {
+            return Ok(());
+        }
+        let Err(error) = self.engine.retry(run.run_key, Some(self.author(by))).await else {
+            return Ok(());
+        };
+        // Somebody else may have retried it.
+        let now = self.run(&row.entity_type, &row.id).await?;
+        match now.run_key == run.run_key {
+            true => Err(error),
+            false => Ok(()),
+        }
     }
 
     /// Creates a document that amends a locked one, with its content. It runs the workflow from its start.
@@ -282,7 +315,7 @@ impl Contracts {
             let message = format!("document {id:?} is not locked; edit it instead");
             return Err(refused(ErrorCode::DocumentActionClosed, message));
         }
-        self.allow(&Person::of(by), "amend", &found.row)?;
+        self.allow(&self.person(by), "amend", &found.row)?;
         let from = AmendedFrom { id: id.to_owned(), version: found.row.version };
         let source = Source { amended_from: Some(from), authors: found.row.authors(), why: None };
         self.create_from(entity_type, new_id, &found.row.content, source, by).await
@@ -358,7 +391,7 @@ impl Contracts {
             let found = self.document(entity_type, id).await?;
             let Some(mut row) = self.decide(&found, &write, by).await? else { return Ok(found) };
             let now = self.engine.clock().now();
-            row.actor = Person::of(by);
+            row.actor = self.person(by);
             row.note.who = by.id().to_owned();
             (row.note.when, row.note.why) = (now, why.map(str::to_owned));
             let change = put_document(&record, &row, Expect::At(found.revision), true)?;
@@ -368,7 +401,7 @@ impl Contracts {
                 self.engine.wake_message(run_key, kind, name, None)
             });
             let messages = wake.transpose()?.into_iter().collect();
-            match self.engine.commit_with(&[change.by(&by.actor())], messages).await {
+            match self.engine.commit_with(&[change.by(&self.author(by))], messages).await {
                 Ok(_) => {
                     let revision = found.revision + 1;
                     return Ok(Document { revision, row, updated_at: now, ..found });
@@ -390,7 +423,7 @@ impl Contracts {
         write: &Write<'_>,
         by: &Subject,
     ) -> Result<Option<DocumentRow>, Error> {
-        let person = Person::of(by);
+        let person = self.person(by);
         let contract =
             self.shared.contract(&found.row.entity_type, found.row.envelope_version).await?;
         let mut row = found.row.clone();
@@ -419,7 +452,7 @@ impl Contracts {
                 let immaterial: BTreeSet<String> =
                     contract.contract.immaterial_fields.iter().cloned().collect();
                 row.set_content((*content).clone(), &immaterial, false)?;
-                row.editors.insert(person.id);
+                row.editors.extend(person.everybody().cloned());
                 check_editors(&row.editors)?;
                 row.note.what = "edit".to_owned();
             }

@@ -7,10 +7,13 @@ use windlass_contracts::approvers::Directory;
 use windlass_engine::{
     Engine, Model, ModelDescription, Opened, Program, RecordChange, ThreadPool, refusal,
 };
-use windlass_kernel::{Error, ErrorCode, ErrorKind, Expect, IntoDuration, Namespace, duration};
+use windlass_kernel::{
+    Actor, Error, ErrorCode, ErrorKind, Expect, IntoDuration, Namespace, Subject, duration,
+};
 
 use super::actions::{Action, Actions};
 use super::description::DESCRIPTION;
+use super::document::Person;
 use super::error::invalid;
 use super::names::{DIRECTORY, PEOPLE, SETTINGS, STEPS_MAX, workflow_of};
 use super::others::Others;
@@ -28,6 +31,8 @@ const RELOAD_EVERY: Duration = Duration::from_secs(10);
 pub struct Contracts {
     pub(crate) engine: Engine,
     pub(crate) shared: Arc<Shared>,
+    /// The people who created the API key of the caller.
+    pub(crate) key_creators: Arc<[String]>,
 }
 
 /// Options of [`Contracts`].
@@ -76,7 +81,36 @@ impl Contracts {
     /// ```
     #[must_use]
     pub fn in_namespace(&self, namespace: Namespace) -> Self {
-        Self { engine: self.engine.in_namespace(namespace), shared: Arc::clone(&self.shared) }
+        Self { engine: self.engine.in_namespace(namespace), ..self.clone() }
+    }
+
+    /// The same contracts for a caller whose API key these people created. Each of them could have used the key:
+    /// what is written with it is theirs as well, and it decides nothing that they cannot decide.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// let with_key = contracts.with_key_creators(["rita"]);
+    /// with_key.act("invoice", "i-1", "submit", &dana, None).await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_key_creators<'a>(&self, creators: impl IntoIterator<Item = &'a str>) -> Self {
+        let key_creators = creators.into_iter().map(str::to_owned).collect();
+        Self { key_creators, ..self.clone() }
+    }
+
+    pub(crate) fn new(engine: Engine, shared: Arc<Shared>) -> Self {
+        Self { engine, shared, key_creators: Arc::new([]) }
+    }
+
+    /// The caller as documents remember them.
+    pub(crate) fn person(&self, subject: &Subject) -> Person {
+        Person::with_key(subject, &self.key_creators)
+    }
+
+    /// The author of a version that the caller writes.
+    pub(crate) fn author(&self, subject: &Subject) -> Actor {
+        subject.actor().with_key_creators(self.key_creators.iter().map(String::as_str))
     }
 
     /// The engine of this handle.
@@ -348,7 +382,7 @@ impl ContractsBuilder {
             steps_max,
             (serves_webhooks, serves_mail),
         ));
-        let contracts = Contracts { engine: engine.clone(), shared };
+        let contracts = Contracts::new(engine.clone(), shared);
         for head in contracts.types().await? {
             contracts.serve(&head.entity_type)?;
         }
@@ -380,7 +414,7 @@ impl Contracts {
                 if engine.is_stopping() {
                     return;
                 }
-                let contracts = Self { engine, shared };
+                let contracts = Self::new(engine, shared);
                 let found = match contracts.types().await {
                     Ok(found) => found,
                     Err(error) => {

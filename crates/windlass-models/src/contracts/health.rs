@@ -1,6 +1,6 @@
 //! The health of documents: how many wait, which are stuck, and how long nodes take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +16,10 @@ use super::handle::Contracts;
 use super::names::{DOCUMENT_WRITTEN, WORKFLOW_PREFIX, workflow_of};
 use super::operations::Position;
 
-/// The most stuck documents of one type that are listed.
+/// The most stuck documents of one type and status that are listed.
 pub const STUCK_MAX: u32 = 100;
+/// The most runs of one type and status that are read to find them.
+const SEARCHED_MAX: u32 = 2_000;
 /// A run that should go on and has not for so long counts as stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(5 * 60);
 /// Upper bounds of durations in milliseconds. The last bucket has no bound.
@@ -65,6 +67,34 @@ impl Histogram {
     }
 }
 
+/// The most durations of advances that are remembered.
+const ADVANCES_MAX: usize = 4_096;
+
+/// The durations of the last advances, in microseconds.
+#[derive(Debug, Default)]
+struct Recent {
+    us: VecDeque<u64>,
+    count: u64,
+}
+
+impl Recent {
+    fn add(&mut self, took: Duration) {
+        if self.us.len() == ADVANCES_MAX {
+            self.us.pop_front();
+        }
+        self.us.push_back(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.count += 1;
+    }
+
+    /// The time that this share of them took at most, in milliseconds.
+    fn quantile_ms(&self, percent: usize) -> Option<f64> {
+        let mut sorted: Vec<u64> = self.us.iter().copied().collect();
+        sorted.sort_unstable();
+        let rank = (sorted.len() * percent).div_ceil(100).max(1);
+        sorted.get(rank - 1).map(|us| *us as f64 / 1_000.0)
+    }
+}
+
 /// The figures of one process since it started.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
@@ -73,7 +103,7 @@ pub(crate) struct Figures {
 
 #[derive(Debug, Default)]
 struct Inner {
-    advances: Histogram,
+    advances: Recent,
     lost: u64,
     nodes: BTreeMap<NodeType, Histogram>,
 }
@@ -89,7 +119,7 @@ impl Figures {
         self.inner.lock().lost += 1;
     }
 
-    fn read(&self) -> (Vec<NodeDurations>, Histogram, u64) {
+    fn read(&self) -> (Vec<NodeDurations>, (u64, Option<f64>), u64) {
         let inner = self.inner.lock();
         let nodes = inner.nodes.iter().map(|(node_type, durations)| NodeDurations {
             node_type: *node_type,
@@ -97,7 +127,8 @@ impl Figures {
             p50_ms: durations.quantile(50).unwrap_or_default(),
             p95_ms: durations.quantile(95).unwrap_or_default(),
         });
-        (nodes.collect(), inner.advances.clone(), inner.lost)
+        let advances = (inner.advances.count, inner.advances.quantile_ms(95));
+        (nodes.collect(), advances, inner.lost)
     }
 
     /// A node has ended.
@@ -122,9 +153,9 @@ pub struct Health {
     pub dead_effects: u64,
     /// Advances of this process since its start.
     pub advances: u64,
-    /// The time that 95 of 100 advances of this process took at most, from reading the document to the commit,
-    /// rounded up to a step of a scale.
-    pub advance_p95_ms: Option<u64>,
+    /// The time that 95 of 100 of the last 4,096 advances of this process took at most, from reading the document
+    /// to the commit.
+    pub advance_p95_ms: Option<f64>,
     /// How often an advance of this process was decided again, because another writer was first.
     pub retries: u64,
     /// Durations by node type in this process.
@@ -149,6 +180,8 @@ pub struct NodeDurations {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stuck {
+    /// The namespace of the tenant.
+    pub namespace: String,
     /// The document type.
     #[serde(rename = "type")]
     pub entity_type: String,
@@ -186,45 +219,45 @@ impl Contracts {
         let mut oldest: Option<Timestamp> = None;
         for head in self.types().await? {
             for status in [RunStatus::Active, RunStatus::Waiting, RunStatus::Paused] {
-                let first = self.runs(&head.entity_type, status, 1).await?;
+                let query = self.runs_of(&head.entity_type, status, 1)?;
+                let first = self.engine.store().list(Query::Runs(query)).await?.runs()?;
                 let first = first.first().map(|run| run.created_at);
                 oldest = oldest.into_iter().chain(first).min();
             }
         }
         let age = oldest.map(|at| stats.now.since(at).as_secs());
-        let (nodes, advances, retries) = self.shared.figures.read();
+        let (nodes, (advances, advance_p95_ms), retries) = self.shared.figures.read();
         Ok(Health {
             pending: of(RunStatus::Active) + of(RunStatus::Waiting) + of(RunStatus::Paused),
             oldest_pending_seconds: age,
             errored: of(RunStatus::Errored),
             stuck: self.stuck().await?.len() as u64,
             dead_effects: stats.letters_open.count,
-            advances: advances.count,
-            advance_p95_ms: advances.quantile(95),
+            advances,
+            advance_p95_ms,
             retries,
             nodes,
         })
     }
 
     /// Runs of a type with a status, the oldest first.
-    async fn runs(
+    fn runs_of(
         &self,
         entity_type: &str,
         status: RunStatus,
         limit: u32,
-    ) -> Result<Vec<Run>, Error> {
-        let query = RunsQuery {
+    ) -> Result<RunsQuery, Error> {
+        Ok(RunsQuery {
             workflow: Some(workflow_of(entity_type)?),
             status: Some(status),
             order: Order::Ascending,
             ..RunsQuery::all(self.engine.namespace().clone(), limit)
-        };
-        self.engine.store().list(Query::Runs(query)).await?.runs()
+        })
     }
 
     /// The documents that make no progress without an operator: their run has failed, was terminated before
     /// the document reached a final state, cannot be continued by this build, or has not moved for
-    /// [`STUCK_AFTER`] although nothing holds it up. At most [`STUCK_MAX`] of each type and status are read.
+    /// [`STUCK_AFTER`] although nothing holds it up. At most [`STUCK_MAX`] of each type and status are listed.
     ///
     /// ```
     /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
@@ -241,12 +274,53 @@ impl Contracts {
         let mut found = Vec::new();
         for head in self.types().await? {
             for status in [RunStatus::Errored, RunStatus::Terminated, RunStatus::Active] {
-                for run in self.runs(&head.entity_type, status, STUCK_MAX).await? {
-                    found.extend(self.stuck_reason(&head.entity_type, &run).await?);
-                }
+                found.extend(self.stuck_of(&head.entity_type, status).await?);
             }
         }
         Ok(found)
+    }
+
+    /// As [`Contracts::stuck`], of all tenants that have documents.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for stuck in contracts.stuck_of_all_tenants().await? {
+    ///     println!("{}: {}/{}", stuck.namespace, stuck.entity_type, stuck.id);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn stuck_of_all_tenants(&self) -> Result<Vec<Stuck>, Error> {
+        let mut found = Vec::new();
+        for tenant in self.tenants().await? {
+            found.extend(self.in_namespace(tenant).stuck().await?);
+        }
+        Ok(found)
+    }
+
+    async fn stuck_of(&self, entity_type: &str, status: RunStatus) -> Result<Vec<Stuck>, Error> {
+        // The generations before the newest one are not stuck. A new failure is found however many there are.
+        let mut query = self.runs_of(entity_type, status, STUCK_MAX)?;
+        if status.is_ended() {
+            query.order = Order::Descending;
+        }
+        let (mut found, mut searched) = (Vec::new(), 0);
+        loop {
+            let page = self.engine.store().list(Query::Runs(query.clone())).await?.runs()?;
+            for run in &page {
+                found.extend(self.stuck_reason(entity_type, run).await?);
+            }
+            searched += STUCK_MAX;
+            let is_last = page.len() < STUCK_MAX as usize || searched >= SEARCHED_MAX;
+            if is_last || found.len() >= STUCK_MAX as usize {
+                found.truncate(STUCK_MAX as usize);
+                return Ok(found);
+            }
+            query.after = page.last().map(|run| run.run_key);
+        }
     }
 
     async fn stuck_reason(&self, entity_type: &str, run: &Run) -> Result<Option<Stuck>, Error> {
@@ -289,6 +363,7 @@ impl Contracts {
             _ => return Ok(None),
         };
         Ok(Some(Stuck {
+            namespace: namespace.to_string(),
             entity_type: entity_type.to_owned(),
             id: id.to_owned(),
             state: document.row.state,
@@ -354,7 +429,8 @@ impl Contracts {
         self.position(entity_type, id).await
     }
 
-    /// Looks for stuck documents from now on and warns about each once. The task ends with the engine.
+    /// Looks for stuck documents of all tenants from now on and warns about each once. The task ends with the
+    /// engine.
     pub(crate) fn watch_stuck(&self, every: Duration) {
         let (env, shared) = (Arc::clone(self.engine.env()), Arc::downgrade(&self.shared));
         let engine = self.engine.downgrade();
@@ -369,23 +445,25 @@ impl Contracts {
                 if engine.is_stopping() {
                     return;
                 }
-                let found = match (Self { engine, shared }).stuck().await {
+                let found = match Self::new(engine, shared).stuck_of_all_tenants().await {
                     Ok(found) => found,
                     Err(error) => {
                         tracing::warn!(%error, "failed to look for stuck documents; retrying");
                         continue;
                     }
                 };
-                let names: std::collections::BTreeSet<String> =
-                    found.iter().map(|one| format!("{}/{}", one.entity_type, one.id)).collect();
-                for stuck in found {
-                    let document = format!("{}/{}", stuck.entity_type, stuck.id);
-                    if !warned.contains(&document) {
+                let name = |one: &Stuck| {
+                    let Stuck { namespace, entity_type, id, .. } = one;
+                    (namespace.clone(), format!("{entity_type}/{id}"))
+                };
+                for (stuck, name) in found.iter().map(|one| (one, name(one))) {
+                    if !warned.contains(&name) {
+                        let (namespace, document) = name;
                         let reason = &stuck.reason;
-                        tracing::warn!(%document, %reason, "a document is stuck; correct the cause, then advance it again");
+                        tracing::warn!(%namespace, %document, %reason, "a document is stuck; correct the cause, then advance it again");
                     }
                 }
-                warned = names;
+                warned = found.iter().map(name).collect();
             }
         };
         env.spawn(ThreadPool::Service, Box::pin(task));
@@ -395,6 +473,19 @@ impl Contracts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_advances_are_exact() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.quantile_ms(95), None);
+        (0..10).for_each(|_| recent.add(Duration::from_secs(1)));
+        for us in 1..=ADVANCES_MAX as u64 {
+            recent.add(Duration::from_micros(us));
+        }
+        assert_eq!((recent.count, recent.us.len()), (ADVANCES_MAX as u64 + 10, ADVANCES_MAX));
+        assert_eq!(recent.quantile_ms(95), Some(3.892));
+        assert_eq!(recent.quantile_ms(100), Some(4.096));
+    }
 
     #[test]
     fn quantiles_are_upper_bounds() {

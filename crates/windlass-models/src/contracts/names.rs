@@ -21,6 +21,8 @@ pub(crate) const NOTIFICATIONS: &str = "windlass.notifications";
 pub(crate) const APPROVALS: &str = "windlass.approvals";
 /// Approval chains of tenants.
 pub(crate) const CHAINS: &str = "windlass.chains";
+/// The tenants that have documents, in the namespace of the operator.
+pub(crate) const TENANTS: &str = "windlass.tenants";
 /// How often a node has asked somebody, for the round robin.
 pub(crate) const ROTATIONS: &str = "windlass.rotations";
 
@@ -36,7 +38,7 @@ pub(crate) const DOCUMENT_WRITTEN: MessageName = MessageName::from_static("docum
 pub(crate) const APPROVAL_DECIDED: MessageName = MessageName::from_static("approval.decided");
 
 /// The most published versions of a contract or a definition.
-pub const VERSIONS_MAX: usize = 1_000;
+pub const VERSIONS_MAX: usize = 100_000;
 /// The most actions of people that wait for the run of one document.
 pub const PENDING_MAX: usize = 16;
 /// The most people who can have edited one document.

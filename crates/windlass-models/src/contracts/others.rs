@@ -66,8 +66,8 @@ pub(crate) fn call(call: &ActionCall<'_>) -> Result<ActionOutcome, String> {
     document_id(&payload.entity_type, &payload.id).map_err(|error| error.message().to_owned())?;
     let by = match call.run_as {
         RunAs::Actor => call.actor.clone(),
-        RunAs::System => Person { id: "system".to_owned(), roles: Vec::new() },
-        RunAs::ServiceAccount => Person { id: "service_account".to_owned(), roles: Vec::new() },
+        RunAs::System => Person::account("system"),
+        RunAs::ServiceAccount => Person::account("service_account"),
     };
     let note = format!("by {}/{}, step {}", call.entity_type, call.id, call.idempotency_key);
     let authors = call.authors.clone();
@@ -100,7 +100,7 @@ impl TaskHandler for Others {
             let (Some(engine), Some(shared)) = (engine, shared) else {
                 return Err(TaskFailure::not_here("the engine stops"));
             };
-            let contracts = Contracts { engine: engine.in_namespace(context.namespace), shared };
+            let contracts = Contracts::new(engine.in_namespace(context.namespace), shared);
             let done = async { carry_out(&contracts, input.read()?).await };
             done.await.map_err(|error: Error| {
                 let code = error.code().as_str();
@@ -113,6 +113,7 @@ impl TaskHandler for Others {
 
 async fn carry_out(contracts: &Contracts, input: Input) -> Result<(), Error> {
     let Input { payload: Payload { entity_type, id, content, action }, by, authors, note } = input;
+    let contracts = &contracts.with_key_creators(by.key_creators.iter().map(String::as_str));
     let by = Subject::new(&by.id, &by.roles)?;
     let done = match (content, action) {
         (Some(content), _) => {

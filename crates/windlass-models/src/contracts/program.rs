@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use windlass_contracts::tokens::{Input, State, Status, StepStatus as RowStatus, Verdict, restart};
 use windlass_contracts::types::{CompiledWorkflow, NodeType};
-use windlass_engine::{Program, Turn, TurnError, conflict_delay};
+use windlass_engine::{Program, RecordChange, Turn, TurnError, conflict_delay};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Conflict, Draft, Error, ErrorCode, Expect, Message, MessageKind,
     Run, StepKey, Timestamp, Wake,
@@ -20,14 +20,14 @@ use windlass_kernel::{
 use super::approvals::Approval;
 use super::chains::StageResult;
 use super::description::DOCUMENT_MUTATED;
-use super::document::{Document, Person};
+use super::document::{Document, PendingAction, Person};
 use super::documents::put_document;
-use super::error::no_document;
-use super::names::{APPROVALS, DOCUMENTS, document_id, key};
+use super::error::{invalid, no_document};
+use super::names::{APPROVALS, DOCUMENTS, ROTATIONS, document_id, key};
 use super::rows::{self, Snapshot};
 use super::shared::{Contract, Shared};
 use super::waits::{self, Delivery, Ending};
-use super::work::{Stop, Work};
+use super::work::{ACTION_FAILED, Stop, Work};
 use crate::kit;
 
 /// After so many lost rounds the run waits before it tries again.
@@ -73,6 +73,25 @@ enum Next {
     Stage(String),
 }
 
+impl Next {
+    fn action(pending: &PendingAction) -> Self {
+        Self::Take(Input::Action { gate: pending.gate.clone() }, pending.by.clone())
+    }
+
+    fn is_same_action(&self, other: &Self) -> bool {
+        let Self::Take(input @ Input::Action { .. }, _) = self else { return false };
+        matches!(other, Self::Take(other, _) if other == input)
+    }
+}
+
+impl View {
+    /// The cancellation that a person has asked for.
+    fn cancellation(&self) -> Option<Next> {
+        let mut pending = self.document.row.pending.iter();
+        pending.find(|pending| self.contract.cancels(&pending.gate)).map(Next::action)
+    }
+}
+
 impl DocumentProgram {
     pub(crate) fn open(shared: Arc<Shared>, entity_type: &str, run: &Run) -> Result<Self, Error> {
         let input: RunInput = run.input.read()?;
@@ -98,7 +117,7 @@ impl DocumentProgram {
                 Err(error) if error.is_retryable() => return Err(TurnError::Store(error)),
                 Err(error) if error.code() == ErrorCode::DocumentNotFound => {
                     let stop = Stop::new("DOCUMENT_NOT_FOUND", error.message(), None);
-                    return self.fail(turn, &stop).await;
+                    return self.fail(turn, None, &stop).await.map(drop);
                 }
                 Err(error) => return Err(TurnError::Blocked(error)),
             };
@@ -185,12 +204,12 @@ impl DocumentProgram {
         match state.status {
             Status::New => return by(restart(&view.artefact, &row.state, row.has_drifted())),
             _ if self.snapshot.run != Some(turn.run.run_key) => return Some(Next::CarryOver),
-            Status::Failed => return by(Input::Retry),
+            // A retry may fail again, so it does not hold up a cancellation.
+            Status::Failed => return view.cancellation().or_else(|| by(Input::Retry)),
             Status::Running | Status::Completed => {}
         }
         if let Some(pending) = row.pending.first() {
-            let input = Input::Action { gate: pending.gate.clone() };
-            return Some(Next::Take(input, pending.by.clone()));
+            return Some(Next::action(pending));
         }
         if row.version != self.snapshot.seen_version {
             return by(Input::DocumentChanged);
@@ -217,10 +236,12 @@ impl DocumentProgram {
                 .collect();
             let (asked, decisions) = match &approval.chain {
                 None => (asked, decisions),
-                Some(chain) => match chain.result(&asked, &decisions) {
+                Some(chain) => match chain.result(&asked, &decisions, &approval.givers()) {
                     StageResult::Open => return None,
                     StageResult::Next => return Some(Next::Stage(step.key.clone())),
-                    StageResult::Decided => chain.final_votes(&asked, &decisions),
+                    StageResult::Decided => {
+                        chain.final_votes(&asked, &decisions, &approval.givers())
+                    }
                 },
             };
             if decisions.is_empty()
@@ -229,9 +250,9 @@ impl DocumentProgram {
             {
                 return None;
             }
-            let last = approval.decisions.iter().max_by_key(|(_, note)| note.at)?.0;
-            let person = Person { id: last.clone(), roles: Vec::new() };
-            Some(Next::Take(Input::Approval { key: step.key.clone(), asked, decisions }, person))
+            let (key, givers) = (step.key.clone(), approval.givers());
+            let input = Input::Approval { key, asked, decisions, givers };
+            Some(Next::Take(input, approval.last_decider()?))
         })
     }
 
@@ -278,6 +299,24 @@ impl DocumentProgram {
         view: &View,
         next: Next,
     ) -> Result<Advanced, TurnError> {
+        // An action that cannot be carried out does not hold up a cancellation behind it.
+        let cancellation = match self.snapshot.state.status {
+            Status::Running => view.cancellation().filter(|other| !next.is_same_action(other)),
+            _ => None,
+        };
+        let stop = match self.attempt(turn, view, next).await? {
+            Ok(advanced) => return Ok(advanced),
+            Err(stop) => stop,
+        };
+        if let Some(cancellation) = cancellation
+            && let Ok(advanced) = self.attempt(turn, view, cancellation).await?
+        {
+            return Ok(advanced);
+        }
+        self.fail(turn, Some(view), &stop).await
+    }
+
+    async fn attempt(&mut self, turn: &mut Turn, view: &View, next: Next) -> Attempt {
         let work = match next {
             Next::CarryOver => Ok(Work::carry_over(self, view)),
             Next::Take(input, person) => self.decide(turn, view, input, person).await,
@@ -293,10 +332,7 @@ impl DocumentProgram {
         match work {
             Ok(work) => self.commit(turn, view, work).await,
             Err(stop) if stop.retryable => Err(TurnError::Store(stop.error())),
-            Err(stop) => {
-                self.fail(turn, &stop).await?;
-                Ok(Advanced::Released)
-            }
+            Err(stop) => Ok(Err(stop)),
         }
     }
 
@@ -313,12 +349,7 @@ impl DocumentProgram {
         Ok(Work { ending: is_timer.then_some(Ending::Timeout), ..work })
     }
 
-    async fn commit(
-        &mut self,
-        turn: &mut Turn,
-        view: &View,
-        mut work: Work,
-    ) -> Result<Advanced, TurnError> {
+    async fn commit(&mut self, turn: &mut Turn, view: &View, mut work: Work) -> Attempt {
         let mut snapshot = self.snapshot.clone();
         let run_key = turn.run.run_key;
         if snapshot.run != Some(run_key) {
@@ -331,15 +362,19 @@ impl DocumentProgram {
             Some((step, decisions)) => drop(snapshot.ignored.insert(step, decisions)),
             None => snapshot.ignored.clear(),
         }
+        (work.row.run, work.row.run_origin) = (Some(run_key), snapshot.origin);
+        let changes = match self.record_changes(turn, view, &work) {
+            Ok(changes) => changes,
+            Err(error) => return Ok(Err(Stop::of(&error))),
+        };
         let mut draft = turn.draft();
         let event = match &work.ending {
             Some(Ending::Event(seq)) => Some(*seq),
             _ => None,
         };
         let consumed = consume(turn, &mut draft, event).map_err(TurnError::Blocked)?;
-        (work.row.run, work.row.run_origin) = (Some(run_key), snapshot.origin);
         self.write_rows(turn, &mut draft, &mut snapshot, &work).map_err(TurnError::Blocked)?;
-        self.write_records(turn, &mut draft, view, &work).map_err(TurnError::Blocked)?;
+        write_records(turn, &mut draft, &changes).map_err(TurnError::Blocked)?;
         write_effects(turn, &mut draft, &mut snapshot, &work).map_err(TurnError::Blocked)?;
         snapshot.state = work.state.clone();
         let stamp = turn.stamp();
@@ -371,9 +406,16 @@ impl DocumentProgram {
                 self.count_ended(&work, turn.now());
                 self.snapshot = snapshot;
                 drop_messages(turn, &consumed);
-                Ok(if ended { Advanced::Released } else { Advanced::Again })
+                Ok(Ok(if ended { Advanced::Released } else { Advanced::Again }))
             }
-            Err(CommitError::Conflict(Conflict::Record { .. })) => Ok(Advanced::Lost),
+            Err(CommitError::Conflict(conflict)) if is_read_before(&conflict) => {
+                Ok(Ok(Advanced::Lost))
+            }
+            // The record of an action. The action does not read it, so it would write the same again.
+            Err(CommitError::Conflict(conflict)) => {
+                let message = format!("an action cannot write its record: {conflict}");
+                Ok(Err(Stop::new(ACTION_FAILED, message, None)))
+            }
             Err(error) => Err(TurnError::Blocked(windlass_engine::refusal(&error))),
         }
     }
@@ -406,53 +448,104 @@ impl DocumentProgram {
         Ok(())
     }
 
-    fn write_records(
+    /// The records that a commit checks and writes, within the limits of a commit.
+    fn record_changes(
         &self,
-        turn: &mut Turn,
-        draft: &mut Draft,
+        turn: &Turn,
         view: &View,
         work: &Work,
-    ) -> Result<(), Error> {
-        let namespace = turn.run.namespace.clone();
+    ) -> Result<Vec<RecordChange>, Error> {
         let record = document_id(&self.entity_type, &self.id)?;
         let (before, at) = (&view.document.row, Expect::At(view.document.revision));
         let document = if work.row == *before {
-            windlass_engine::RecordChange::check(DOCUMENTS, record, at)?
+            RecordChange::check(DOCUMENTS, record, at)?
         } else {
             let keep = (work.row.version, &work.row.state) != (before.version, &before.state);
             put_document(&record, &work.row, at, keep)?
         };
-        let approvals = work.approvals.values().filter(|one| one.is_changed());
-        let approvals: Result<Vec<_>, Error> =
-            approvals.map(|one| one.approval.put(one.expect)).collect();
-        for change in std::iter::once(document).chain(approvals?).chain(work.records.clone()) {
-            change.check_limits(turn.limits())?;
-            let stamp = turn.stamp();
-            draft.record(change.op(&namespace, stamp), stamp)?;
+        let mut changes = vec![document];
+        for held in work.approvals.values().filter(|one| one.is_changed()) {
+            changes.push(held.approval.put(held.expect)?);
         }
-        Ok(())
+        changes.extend(work.records.iter().cloned());
+        let limits = turn.limits();
+        for change in &changes {
+            change.check_limits(limits)?;
+        }
+        let bytes: usize = changes.iter().map(RecordChange::bytes).sum();
+        let sizes = [
+            ("records", changes.len(), limits.records_per_commit_max),
+            ("bytes of records", bytes, limits.records_bytes_per_commit_max),
+        ];
+        match sizes.into_iter().find(|(_, found, max)| found > max) {
+            None => Ok(changes),
+            Some((what, found, max)) => {
+                let message = format!("one turn writes {found} {what}; at most {max} are allowed");
+                Err(invalid(ErrorCode::InvalidSize, message))
+            }
+        }
     }
 
-    /// Ends the run with an error. Nothing of the decision that failed is written: a retry decides again.
-    async fn fail(&mut self, turn: &mut Turn, stop: &Stop) -> Result<(), TurnError> {
+    /// Ends the run with an error. Nothing of the decision that failed is written: a retry decides again. The
+    /// document must be as it was for the decision, so that an action which a person calls meanwhile is not lost.
+    async fn fail(
+        &mut self,
+        turn: &mut Turn,
+        view: Option<&View>,
+        stop: &Stop,
+    ) -> Result<Advanced, TurnError> {
         let mut draft = turn.draft();
         let consumed = consume(turn, &mut draft, None).map_err(TurnError::Blocked)?;
+        if let Some(view) = view {
+            let at = Expect::At(view.document.revision);
+            let record = document_id(&self.entity_type, &self.id).map_err(TurnError::Blocked)?;
+            let check = RecordChange::check(DOCUMENTS, record, at).map_err(TurnError::Blocked)?;
+            write_records(turn, &mut draft, &[check]).map_err(TurnError::Blocked)?;
+        }
         turn.cancel_open_steps(&mut draft).await?;
         let stamp = turn.stamp();
         draft.state(Body::of(&self.snapshot).map_err(TurnError::Blocked)?, stamp);
         let body = stop.body().map_err(TurnError::Blocked)?;
         draft.skip_on_end();
         kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
-        turn.commit(draft).await?;
-        drop_messages(turn, &consumed);
-        Ok(())
+        match turn.try_commit(draft).await? {
+            Ok(_) => {
+                drop_messages(turn, &consumed);
+                Ok(Advanced::Released)
+            }
+            Err(CommitError::Conflict(Conflict::Record { .. })) => Ok(Advanced::Lost),
+            Err(error) => Err(TurnError::Blocked(windlass_engine::refusal(&error))),
+        }
     }
 }
 
 enum Advanced {
     Released,
     Again,
+    /// Another writer was first.
     Lost,
+}
+
+/// An attempt to advance. If the decision cannot be carried out, nothing is written.
+type Attempt = Result<Result<Advanced, Stop>, TurnError>;
+
+/// Whether a record is one that a run reads before it decides. Another writer of it makes the run decide again.
+fn is_read_before(conflict: &Conflict) -> bool {
+    let Conflict::Record { collection, .. } = conflict else { return false };
+    [DOCUMENTS, APPROVALS, ROTATIONS].contains(&collection.as_str())
+}
+
+fn write_records(
+    turn: &mut Turn,
+    draft: &mut Draft,
+    changes: &[RecordChange],
+) -> Result<(), Error> {
+    let namespace = turn.run.namespace.clone();
+    for change in changes {
+        let stamp = turn.stamp();
+        draft.record(change.op(&namespace, stamp), stamp)?;
+    }
+    Ok(())
 }
 
 /// Enqueues the effects of a commit, and remembers those whose delivery a step waits for.

@@ -1,6 +1,6 @@
 //! The part of contracts that handles and runs share: actions, policy, caches, and reads of records.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use windlass_contracts::approvers::Directory;
 use windlass_contracts::document::Validator;
-use windlass_contracts::types::{CompiledWorkflow, LifecycleContract};
+use windlass_contracts::types::{CompiledWorkflow, GateTrigger, LifecycleContract};
 use windlass_kernel::{
-    Error, ErrorCode, Limits, Namespace, Record, RecordKey, Sha256Digest, Store,
+    Error, ErrorCode, Limits, Namespace, Query, Record, RecordKey, Sha256Digest, Store,
 };
 
 use super::actions::Actions;
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) serves_webhooks: bool,
     pub(crate) serves_mail: bool,
     pub(crate) figures: super::health::Figures,
+    /// Tenants that are known to have a record.
+    pub(crate) tenants: Mutex<BTreeSet<Namespace>>,
     artefacts: Mutex<Cache<Sha256Digest, CompiledWorkflow>>,
     contracts: Mutex<Cache<(String, u32), Contract>>,
 }
@@ -48,6 +50,14 @@ pub(crate) struct Shared {
 pub(crate) struct Contract {
     pub(crate) contract: LifecycleContract,
     pub(crate) validator: Validator,
+}
+
+impl Contract {
+    /// Whether a gate cancels the document.
+    pub(crate) fn cancels(&self, gate: &str) -> bool {
+        let mut gates = self.contract.gates.iter();
+        gates.any(|spec| spec.name == gate && spec.trigger == GateTrigger::Cancel)
+    }
 }
 
 struct Cache<K, V> {
@@ -93,6 +103,7 @@ impl Shared {
             serves_webhooks,
             serves_mail,
             figures: super::health::Figures::default(),
+            tenants: Mutex::default(),
             artefacts: Mutex::default(),
             contracts: Mutex::default(),
         }
@@ -116,6 +127,29 @@ impl Shared {
         let revision = record.revision;
         let body = record.body.as_ref().map(windlass_kernel::Body::read).transpose()?;
         Ok(body.map(|value| (value, revision)))
+    }
+
+    /// Reads a published version as it was sealed when it was published. Triggers of the store refuse changes of
+    /// kept versions, so a changed row of the record has no effect; damage is found by the digest.
+    pub(crate) async fn read_sealed<T: DeserializeOwned>(
+        &self,
+        namespace: &Namespace,
+        collection: &str,
+        id: &str,
+    ) -> Result<Option<T>, Error> {
+        let key = key(namespace, collection, id)?;
+        // A published version is written once, so its first revision is the only one.
+        let query = Query::RecordVersions { key: key.clone(), before: Some(2), limit: 1 };
+        let Some(kept) = self.store.list(query).await?.record_versions()?.pop() else {
+            return Ok(None);
+        };
+        let kept = super::documents::filled_version(&*self.store, kept).await?;
+        if Sha256Digest::of(&kept.body.bytes) != kept.digest {
+            let message =
+                format!("the published version {key} is damaged; restore it from a backup");
+            return Err(Error::corrupt(message));
+        }
+        kept.body.read().map(Some)
     }
 
     pub(crate) async fn document(
@@ -154,8 +188,8 @@ impl Shared {
             return Ok(Arc::clone(found));
         }
         let id = version_id(entity_type, version);
-        let found = self.read::<TypeVersion>(&self.operator, TYPES, &id).await?;
-        let (found, _) = found.ok_or_else(|| no_type(entity_type))?;
+        let found = self.read_sealed::<TypeVersion>(&self.operator, TYPES, &id).await?;
+        let found = found.ok_or_else(|| no_type(entity_type))?;
         let validator = Validator::new(&found.contract.schemas.document)
             .map_err(|problem| invalid(ErrorCode::ContractInvalid, problem.to_string()))?;
         let contract = Arc::new(Contract { contract: found.contract, validator });

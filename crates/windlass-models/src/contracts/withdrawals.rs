@@ -72,8 +72,7 @@ impl TaskHandler for Withdrawals {
             let (Some(engine), Some(shared)) = (engine, shared) else {
                 return Err(TaskFailure::not_here("the engine stops"));
             };
-            let contracts =
-                Contracts { engine: engine.in_namespace(context.namespace.clone()), shared };
+            let contracts = Contracts::new(engine.in_namespace(context.namespace.clone()), shared);
             let done = match context.run_key {
                 Some(run) => contracts.withdraw_left(run).await,
                 None => Ok(()),

@@ -5,30 +5,25 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::Timestamp as Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use windlass_contracts::approvers::{self, APPROVER_NONE, APPROVER_UNKNOWN, Directory, Resolution};
+use windlass_contracts::approvers::Directory;
 use windlass_contracts::codes::WORKFLOW_STEP_LIMIT;
 use windlass_contracts::diagnostic::Diagnostic;
 use windlass_contracts::document::changes;
-use windlass_contracts::dsl::Scope;
 use windlass_contracts::ids;
 use windlass_contracts::tokens::{
     Decision, Effect as TokenEffect, Facts, Input, State, Status, StepRow, StepStatus as RowStatus,
     Verdict, advance, check_result,
 };
-use windlass_contracts::types::{
-    ApprovalConfig, ApproverSpec, GateTrigger, NodeConfig, NodeType, NotificationChannel, RolePick,
-};
+use windlass_contracts::types::{GateTrigger, NodeConfig, NodeType, NotificationChannel};
 use windlass_engine::RecordChange;
 use windlass_kernel::{
     Body, Error, ErrorCode, Expect, Namespace, RetryPolicy, Sha256Digest, Timestamp,
 };
 
 use super::actions::ActionCall;
-use super::approvals::{Approval, ApprovalStatus, AskedPerson};
-use super::chains::{Chain, ChainProgress, Stage};
+use super::approvals::{Approval, ApprovalStatus};
 use super::document::{DocumentRow, Person};
-use super::error::bad_document;
-use super::names::{CHAINS, NOTIFICATIONS, ROTATIONS};
+use super::error::{bad_document, invalid};
 use super::policy::NodePolicy;
 use super::program::{DocumentProgram, View};
 use super::waits::Ending;
@@ -82,6 +77,9 @@ pub struct MailInput {
     pub document: String,
 }
 
+/// The name of the error of a run whose action cannot be carried out.
+pub(crate) const ACTION_FAILED: &str = "ACTION_FAILED";
+
 /// Why a run stops with an error.
 #[derive(Debug)]
 pub(crate) struct Stop {
@@ -97,11 +95,11 @@ impl Stop {
         Self { name, message, step: step.map(str::to_owned), retryable: false }
     }
 
-    fn problem(problem: &Diagnostic, step: &str) -> Self {
+    pub(crate) fn problem(problem: &Diagnostic, step: &str) -> Self {
         Self::new(problem.code.as_str(), &problem.message, Some(step))
     }
 
-    fn of(error: &Error) -> Self {
+    pub(crate) fn of(error: &Error) -> Self {
         let mut stop = Self::new(error.code().as_str(), error.message(), None);
         stop.retryable = error.is_retryable();
         stop
@@ -121,7 +119,7 @@ impl Stop {
 pub(crate) struct Held {
     pub(crate) approval: Approval,
     pub(crate) expect: Expect,
-    before: Option<Approval>,
+    pub(crate) before: Option<Approval>,
 }
 
 impl Held {
@@ -177,6 +175,17 @@ impl Work {
         }
     }
 
+    /// Adds a record that an action writes. The changes of one commit name each record at most once.
+    fn add_record(&mut self, record: RecordChange) -> Result<(), Error> {
+        record.check_writable()?;
+        if self.records.iter().any(|other| other.is_of_same_record(&record)) {
+            let message = format!("two actions of one turn change the record {record}");
+            return Err(invalid(ErrorCode::RecordConflict, message));
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
     /// Gives an input to the token engine and carries out what it asks for.
     pub(crate) async fn of(
         program: &DocumentProgram,
@@ -188,8 +197,8 @@ impl Work {
     ) -> Result<Self, Stop> {
         let mut work = Self::at(program.state().clone(), view);
         let is_action = matches!(input, Input::Action { .. });
-        if is_action {
-            work.row.pending.remove(0);
+        if let Input::Action { gate } = &input {
+            work.row.pending.retain(|pending| pending.gate != *gate);
         }
         let voted = match &input {
             Input::Approval { key, decisions, .. } => Some((key.clone(), decisions.clone())),
@@ -266,10 +275,6 @@ impl Work {
             self.row.state_version = entered.version;
         }
         self.row.edit_window = self.state.edit_window(artefact);
-        self.row.gates = match self.state.status {
-            Status::Running => self.open_gates(view),
-            _ => BTreeSet::new(),
-        };
         for row in self.rows.values().filter(|row| row.node_type == NodeType::Approval) {
             let Some(held) = self.approvals.get_mut(&row.key) else { continue };
             let is_open = held.approval.status == ApprovalStatus::Open;
@@ -280,16 +285,27 @@ impl Work {
         if self.state.status == Status::Failed {
             let failed = self.state.open.values().find(|row| row.status == RowStatus::Failed);
             self.stop = failed.map(stop_of);
-        } else if self.state.next_seq > program.shared.steps_max {
+        } else if self.state.status != Status::Completed
+            && self.state.next_seq > program.shared.steps_max
+        {
             let max = program.shared.steps_max;
             let message = format!("the run has more than {max} steps");
             self.stop = Some(Stop::new(WORKFLOW_STEP_LIMIT.as_str(), message, None));
+        }
+        self.row.gates = match self.state.status {
+            // A run that stops goes on after a retry only, but the document can still be cancelled.
+            Status::Running | Status::Failed => self.open_gates(view, self.stop.is_none()),
+            Status::New | Status::Completed => BTreeSet::new(),
+        };
+        if self.state.status == Status::Completed {
+            // Nobody carries them out any more.
+            self.row.pending.clear();
         }
         // A retry that changes nothing fails as before, for example after drift.
         debug_assert!(!is_retry || self.stop.is_some() || self.state.status != Status::Failed);
     }
 
-    fn open_gates(&self, view: &View) -> BTreeSet<String> {
+    fn open_gates(&self, view: &View, with_actions: bool) -> BTreeSet<String> {
         let artefact = &*view.artefact;
         let gate_of = |node: &str, trigger: GateTrigger| match artefact
             .nodes
@@ -301,7 +317,8 @@ impl Work {
             }
             _ => None,
         };
-        let waiting = self.state.open.values().filter(|row| row.status == RowStatus::Waiting);
+        let waiting = self.state.open.values();
+        let waiting = waiting.filter(|row| with_actions && row.status == RowStatus::Waiting);
         let actions = waiting.filter_map(|row| gate_of(&row.node, GateTrigger::Action));
         let leaving = artefact.adjacency.get(&ids::state(&self.state.lifecycle));
         let leaving = leaving.into_iter().flatten().filter_map(|id| artefact.edges_by_id.get(id));
@@ -316,16 +333,16 @@ fn stop_of(row: &StepRow) -> Stop {
     Stop::new(text("code"), text("message"), Some(&row.key))
 }
 
-struct Worker<'a> {
-    program: &'a DocumentProgram,
-    view: &'a View,
-    namespace: Namespace,
-    person: Person,
-    now: Timestamp,
-    now_jiff: Time,
-    directory: Option<Directory>,
+pub(crate) struct Worker<'a> {
+    pub(crate) program: &'a DocumentProgram,
+    pub(crate) view: &'a View,
+    pub(crate) namespace: Namespace,
+    pub(crate) person: Person,
+    pub(crate) now: Timestamp,
+    pub(crate) now_jiff: Time,
+    pub(crate) directory: Option<Directory>,
     queue: VecDeque<Input>,
-    work: Work,
+    pub(crate) work: Work,
 }
 
 impl Worker<'_> {
@@ -336,10 +353,10 @@ impl Worker<'_> {
         while let Some(input) = self.queue.pop_front() {
             // The steps of the turn see the person as the requester, unless the run ignores the action.
             let requester = matches!(input, Input::Action { .. })
-                .then(|| std::mem::replace(&mut self.work.row.requester, self.person.id.clone()));
+                .then(|| self.work.row.set_requester(&self.person));
             let mut decision = self.decide(&input)?;
             if let Some(before) = requester.filter(|_| decision.ignored.is_some()) {
-                self.work.row.requester = before;
+                (self.work.row.requester, self.work.row.requester_key_creators) = before;
             }
             if input == Input::DocumentChanged {
                 self.note_changes(&mut decision.steps).await?;
@@ -445,7 +462,7 @@ impl Worker<'_> {
                     idempotency_key: &key,
                 };
                 let outcome = self.program.shared.actions.call(&call).map_err(|reason| {
-                    Stop::new("ACTION_FAILED", format!("{action_type}: {reason}"), Some(&key))
+                    Stop::new(ACTION_FAILED, format!("{action_type}: {reason}"), Some(&key))
                 })?;
                 // Nothing of this turn is written: the retry calls the action again.
                 check_result(&self.view.artefact, &self.work.state, &key, &outcome.result)
@@ -456,7 +473,12 @@ impl Worker<'_> {
                 for (name, input) in outcome.effects {
                     self.effect(&key, &name, &input)?;
                 }
-                self.work.records.extend(outcome.records);
+                for record in outcome.records {
+                    let added = self.work.add_record(record);
+                    added.map_err(|reason| {
+                        Stop::new(ACTION_FAILED, format!("{action_type}: {reason}"), Some(&key))
+                    })?;
+                }
                 if await_result {
                     let result = outcome.result;
                     self.queue.push_back(Input::ActionResult { key, result });
@@ -530,7 +552,12 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn effect<T: Serialize>(&mut self, key: &str, name: &str, input: &T) -> Result<(), Stop> {
+    pub(crate) fn effect<T: Serialize>(
+        &mut self,
+        key: &str,
+        name: &str,
+        input: &T,
+    ) -> Result<(), Stop> {
         let max = self.program.shared.limits.task_bytes_max;
         let effect = Effect::new(name, input, (RetryPolicy::webhooks(), true), max)
             .map_err(|error| Stop::of(&error))?;
@@ -548,150 +575,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    async fn request(
-        &mut self,
-        key: String,
-        node: String,
-        version: u64,
-        config: &ApprovalConfig,
-        due_at: Option<i64>,
-    ) -> Result<(), Stop> {
-        let stages = match &config.chain {
-            Some(name) => Some(self.stages(name, &key).await?),
-            None => None,
-        };
-        let first = stages.as_ref().and_then(|stages| stages.first()).map(|one| &one.approvers);
-        let Some(spec) = config.approvers.as_ref().or(first) else {
-            let message = "the approval names nobody";
-            return Err(Stop::new("CONTRACT_INVALID", message, Some(&key)));
-        };
-        let counter = self.rotate(&node, spec).await?;
-        let found = self.resolve(spec, counter, true, &key).await?;
-        let people = found.asked.iter().map(|asked| asked.person.clone()).collect();
-        let chain = stages.map(|stages| ChainProgress { stages, stage: 0, people });
-        let row = &self.work.row;
-        let mut approval = Approval {
-            id: self.program.approval_id(&key),
-            entity_type: row.entity_type.clone(),
-            document: row.id.clone(),
-            version,
-            digest: row.digest,
-            label: self.view.artefact.nodes.get(&node).and_then(|node| node.label.clone()),
-            node,
-            step: key.clone(),
-            origin: self.program.origin(),
-            asked: Vec::new(),
-            chain,
-            decisions: BTreeMap::new(),
-            status: ApprovalStatus::Open,
-            due_at: due_at.map(Timestamp::from_micros),
-            created_at: self.now,
-        };
-        let too_many = |message: String| Stop::new("APPROVER_LIMIT", message, Some(&key));
-        approval.ask(asked(&found)).map_err(too_many)?;
-        let held = Held { approval, expect: Expect::Absent, before: None };
-        self.work.approvals.insert(key, held);
-        Ok(())
-    }
-
-    async fn stages(&self, name: &str, key: &str) -> Result<Vec<Stage>, Stop> {
-        let found = self.program.shared.read::<Chain>(&self.namespace, CHAINS, name).await;
-        let found = found.map_err(|error| Stop::of(&error))?;
-        found.map(|(chain, _)| chain.stages).ok_or_else(|| {
-            let message = format!("there is no approval chain {name:?}");
-            Stop::new(APPROVER_UNKNOWN.as_str(), message, Some(key))
-        })
-    }
-
-    /// Asks the people of the next stage who have not decided yet.
-    async fn ask_stage(&mut self, step: &str) -> Result<(), Stop> {
-        let Some(held) = self.work.approvals.get(step) else { return Ok(()) };
-        let mut approval = held.approval.clone();
-        let Some(chain) = &mut approval.chain else { return Ok(()) };
-        chain.stage += 1;
-        let node = format!("{}.{}", approval.node, chain.stage);
-        let Some(spec) = approval.current_stage().map(|stage| stage.approvers.clone()) else {
-            return Ok(());
-        };
-        let counter = self.rotate(&node, &spec).await?;
-        let found = self.resolve(&spec, counter, true, step).await?;
-        let mut people = asked(&found);
-        people.retain(|one| !approval.decisions.contains_key(&one.person));
-        if people.is_empty() {
-            let message = "everybody whom the stage asks has decided in an earlier stage";
-            return Err(Stop::new(APPROVER_NONE.as_str(), message, Some(step)));
-        }
-        if let Some(chain) = &mut approval.chain {
-            chain.people = people.iter().map(|one| one.person.clone()).collect();
-        }
-        let too_many = |message: String| Stop::new("APPROVER_LIMIT", message, Some(step));
-        approval.ask(people).map_err(too_many)?;
-        if let Some(held) = self.work.approvals.get_mut(step) {
-            held.approval = approval;
-        }
-        Ok(())
-    }
-
-    async fn escalate(&mut self, key: &str, to: &ApproverSpec) -> Result<(), Stop> {
-        let found = self.resolve(to, 0, true, key).await?;
-        let Some(held) = self.work.approvals.get_mut(key) else { return Ok(()) };
-        if let Some(chain) = &mut held.approval.chain {
-            chain.people.extend(found.asked.iter().map(|asked| asked.person.clone()));
-        }
-        held.approval
-            .ask(asked(&found))
-            .map_err(|message| Stop::new("APPROVER_LIMIT", message, Some(key)))
-    }
-
-    /// The number of requests that a node has made before, if it asks one person after the other.
-    async fn rotate(&mut self, node: &str, spec: &ApproverSpec) -> Result<u64, Stop> {
-        if !matches!(spec, ApproverSpec::Role { pick: RolePick::RoundRobin, .. }) {
-            return Ok(0);
-        }
-        let id = format!("{}/{node}", self.work.row.entity_type);
-        let shared = &self.program.shared;
-        let found = shared.read::<u64>(&self.namespace, ROTATIONS, &id).await;
-        let found = found.map_err(|error| Stop::of(&error))?;
-        let (count, expect) =
-            found.map_or((0, Expect::Absent), |(count, revision)| (count, Expect::At(revision)));
-        let change = RecordChange::put_own(ROTATIONS, &id, &(count + 1), expect)
-            .map_err(|error| Stop::of(&error))?;
-        self.work.records.push(change);
-        Ok(count)
-    }
-
-    async fn resolve(
-        &mut self,
-        spec: &ApproverSpec,
-        counter: u64,
-        excludes: bool,
-        key: &str,
-    ) -> Result<Resolution, Stop> {
-        if self.directory.is_none() {
-            let read = self.program.shared.directory(&self.namespace).await;
-            self.directory = Some(read.map_err(|error| Stop::of(&error))?);
-        }
-        let none = BTreeSet::new();
-        let row = &self.work.row;
-        let actor = self.person.value();
-        let context = Value::Object(self.work.state.context.clone());
-        let request = approvers::Request {
-            requester: if excludes { &row.requester } else { "" },
-            editors: if excludes { &row.editors } else { &none },
-            counter,
-            scope: Scope::new(&row.content, self.now_jiff)
-                .actor(&actor)
-                .org(&self.view.org)
-                .context(&context),
-            rules: &self.view.artefact.rules,
-        };
-        let directory = self.directory.get_or_insert_default();
-        approvers::resolve(spec, directory, &request)
-            .map_err(|problem| Stop::problem(&problem, key))
-    }
-
     /// A text that only this step of this document has; a retry of its run has the same.
-    fn unique(&self, key: &str, part: &str) -> String {
+    pub(crate) fn unique(&self, key: &str, part: &str) -> String {
         let (row, origin) = (&self.work.row, self.program.origin().to_string());
         let parts: [&[u8]; 5] = [
             row.entity_type.as_bytes(),
@@ -702,76 +587,4 @@ impl Worker<'_> {
         ];
         Sha256Digest::of_parts(&parts).to_string()
     }
-
-    /// Enqueues one mail for each person.
-    fn mail(
-        &mut self,
-        key: &str,
-        found: &Resolution,
-        subject: &str,
-        body: Option<&str>,
-    ) -> Result<(), Stop> {
-        for asked in &found.asked {
-            let people = self.directory.as_ref().map(|directory| &directory.people);
-            let person = people.and_then(|people| people.get(&asked.person));
-            let Some(address) = person.and_then(|person| person.email.clone()) else {
-                let message = format!("{:?} has no address for mail", asked.person);
-                return Err(Stop::new("APPROVER_VALUE", message, Some(key)));
-            };
-            let row = &self.work.row;
-            let input = MailInput {
-                to: address,
-                subject: subject.to_owned(),
-                body: body.unwrap_or_default().to_owned(),
-                idempotency_key: self.unique(key, &asked.person),
-                entity_type: row.entity_type.clone(),
-                document: row.id.clone(),
-            };
-            self.effect(key, MAIL_EFFECT, &input)?;
-        }
-        Ok(())
-    }
-
-    fn notify(
-        &mut self,
-        key: &str,
-        found: &Resolution,
-        subject: &str,
-        body: Option<&str>,
-    ) -> Result<(), Stop> {
-        for asked in &found.asked {
-            let row = &self.work.row;
-            let id = self.unique(key, &asked.person);
-            let note: Map<String, Value> = Map::from_iter([
-                ("to".to_owned(), json!(asked.person)),
-                ("type".to_owned(), json!(row.entity_type)),
-                ("document".to_owned(), json!(row.id)),
-                ("subject".to_owned(), json!(subject)),
-                ("body".to_owned(), json!(body)),
-                ("at".to_owned(), json!(self.now)),
-            ]);
-            let change = RecordChange::put_own(NOTIFICATIONS, id, &note, Expect::Absent)
-                .and_then(|change| change.term("to", &asked.person))
-                .map_err(|error| Stop::of(&error))?;
-            self.work.records.push(change);
-        }
-        Ok(())
-    }
-}
-
-fn asked(found: &Resolution) -> Vec<AskedPerson> {
-    let text = |reason: &approvers::Reason| match reason {
-        approvers::Reason::Direct => "named".to_owned(),
-        approvers::Reason::Role { role } => format!("role {role}"),
-        approvers::Reason::Manager { of, level } => format!("manager of {of}, level {level}"),
-        approvers::Reason::Rule { rule } => format!("rule {rule}"),
-        approvers::Reason::Expression => "expression".to_owned(),
-        _ => "other".to_owned(),
-    };
-    let person = |asked: &approvers::Asked| AskedPerson {
-        person: asked.person.clone(),
-        on_behalf_of: asked.on_behalf_of.clone(),
-        reason: text(&asked.reason),
-    };
-    found.asked.iter().map(person).collect()
 }

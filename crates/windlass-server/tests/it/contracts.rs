@@ -13,7 +13,7 @@ use windlass::contracts::language::approvers::{Directory, Person};
 use windlass::contracts::language::templates;
 use windlass::contracts::{ActionOutcome, Contracts};
 use windlass::kernel::{BoxFuture, Namespace, Subject};
-use windlass_server::auth::{Auth, Authorize, Caller, Denied, Scope};
+use windlass_server::auth::{Auth, Authorize, Caller, CallerKey, Denied, Scope};
 use windlass_server::{Options, ServeOptions};
 
 use crate::harness::{http_client, with_timeout};
@@ -29,7 +29,10 @@ impl Authorize for ByPerson {
             scopes: scopes.filter_map(Scope::parse).collect(),
             actor: None,
             subject: header("x-person").map(|text| Subject::parse(text).unwrap()),
-            key: None,
+            key: header("x-creators").map(|people| CallerKey {
+                id: "a-key".to_owned(),
+                creators: people.split(',').map(str::to_owned).collect(),
+            }),
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
     }
@@ -101,6 +104,7 @@ async fn flow() {
     requests(&client).await;
     expressions(&client).await;
     strict_bodies(&client, &contracts).await;
+    listings(&client).await;
     drop(stop);
     served.await.unwrap().unwrap();
     engine.stop(Duration::from_secs(5)).await.unwrap();
@@ -162,6 +166,15 @@ async fn requests(client: &Client) {
         (409, "APPROVAL_REFUSED"),
     );
     refused(client.ask("fay", post.clone(), &decide, json!({})).await, (400, "INVALID_BODY"));
+    // Nor with a key that rita made for fay, on no route.
+    let own = [("x-creators", "olga,rita")];
+    for (route, body) in
+        [("approve", &decision), ("reject", &decision), ("delegate", &json!({"to": "kim"}))]
+    {
+        let path = format!("{path}/{route}");
+        let answer = client.ask_with("fay", post.clone(), &path, body.clone(), &own).await;
+        refused(answer, (409, "APPROVAL_REFUSED"));
+    }
     assert_eq!(client.ask("fay", post.clone(), &decide, decision).await.0, 200);
     loop {
         let (_, document) = client.ask("rita", get.clone(), at, json!({})).await;
@@ -224,6 +237,88 @@ async fn strict_bodies(client: &Client, contracts: &Contracts) {
     refuse(documents, r#"{"id": 5}"#, invalid, ("CONTRACT_SHAPE", "")).await;
     let read = client.ask("olga", Method::GET, "/documents/invoice/i-0", json!({})).await;
     refused(read, (404, "DOCUMENT_NOT_FOUND"));
+}
+
+async fn listings(client: &Client) {
+    let (get, post, put) = (Method::GET, Method::POST, Method::PUT);
+    let (_, versions) =
+        client.ask("dana", get.clone(), "/contracts/types/invoice/versions", json!({})).await;
+    assert_eq!(versions["versions"][0]["version"], 1, "{versions}");
+    assert_eq!(versions["versions"][0]["by"], "olga", "{versions}");
+    let at = "/contracts/types/invoice/versions/1";
+    let (_, contract) = client.ask("dana", get.clone(), at, json!({})).await;
+    assert_eq!((&contract["entityType"], &contract["version"]), (&json!("invoice"), &json!(1)));
+    let missing = client.ask("dana", get.clone(), "/contracts/types/invoice/versions/9", json!({}));
+    refused(missing.await, (404, "CONTRACT_TYPE_NOT_FOUND"));
+    // A definition that tells fay, published twice: the second time nothing has changed.
+    let slot = "submitted_to_approved";
+    let fay = json!({"strategy": "direct", "users": ["fay"]});
+    let tell = json!({"id": format!("usr:{slot}:tell"), "type": "notification", "config": {
+        "channel": "in_app", "to": fay, "subject": "Invoice {entity.id}"}});
+    let ask = json!({"id": format!("usr:{slot}:ask"), "type": "approval",
+                     "config": {"approvers": {"strategy": "role", "role": "finance_manager"}}});
+    let edge = json!({"id": "e", "source": format!("usr:{slot}:tell"), "target": format!("usr:{slot}:ask")});
+    let definition = json!({"baseRef": {"entityType": "invoice", "envelopeVersion": 1},
+                            "slots": {slot: {"nodes": [tell, ask], "edges": [edge]}}});
+    for _ in 0..2 {
+        let path = "/contracts/invoice/draft";
+        assert_eq!(client.ask("dana", put.clone(), path, definition.clone()).await.0, 200);
+        let (status, published) =
+            client.ask("dana", post.clone(), "/contracts/invoice/publish", json!({})).await;
+        assert_eq!((status, &published["version"]), (200, &json!(1)), "{published}");
+    }
+    let versions = "/contracts/invoice/versions?limit=5";
+    let (_, versions) = client.ask("dana", get.clone(), versions, json!({})).await;
+    let found: Vec<&Value> = versions["versions"].as_array().unwrap().iter().collect();
+    assert_eq!((found.len(), &found[0]["by"]), (1, &json!("dana")), "{versions}");
+    let chain = json!({"stages": [{"approvers": {"strategy": "direct", "users": ["fay"]}}]});
+    let (status, _) = client.ask("olga", put, "/contracts/chains/two_stages", chain).await;
+    assert_eq!(status, 200);
+    let (_, chains) = client.ask("dana", get.clone(), "/contracts/chains", json!({})).await;
+    assert_eq!(chains, json!({"chains": ["two_stages"]}));
+    notifications(client).await;
+    // A type that is archived takes no new documents; only the operator archives it.
+    let other = [("x-namespace", "tenant-b")];
+    let archive = "/contracts/types/invoice/archive";
+    let answer = client.ask_with("olga", post.clone(), archive, json!({}), &other).await;
+    refused(answer, (403, "FORBIDDEN"));
+    let (status, head) = client.ask("olga", post.clone(), archive, json!({})).await;
+    assert_eq!((status, &head["archived"]), (200, &json!(true)), "{head}");
+    let new = json!({"id": "i-9", "content": {}});
+    refused(
+        client.ask("rita", post, "/documents/invoice", new).await,
+        (409, "CONTRACT_TYPE_NOT_FOUND"),
+    );
+}
+
+async fn notifications(client: &Client) {
+    let (get, post, delete) = (Method::GET, Method::POST, Method::DELETE);
+    let content = json!({
+        "id": "i-2", "total": 90, "currency": "EUR", "requester": "rita", "vendor_class": "new",
+        "budget_owner": "bob",
+    });
+    let new = json!({"id": "i-2", "content": content});
+    assert_eq!(client.ask("rita", post.clone(), "/documents/invoice", new).await.0, 201);
+    let submit = "/documents/invoice/i-2/actions/submit";
+    assert_eq!(client.ask("rita", post, submit, json!({})).await.0, 202);
+    let note = loop {
+        let (status, found) = client.ask("fay", get.clone(), "/notifications", json!({})).await;
+        assert_eq!(status, 200, "{found}");
+        if let Some(note) = found["notifications"].get(0) {
+            break note.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!((&note["document"], &note["subject"]), (&json!("i-2"), &json!("Invoice i-2")));
+    let at = format!("/notifications/{}", note["id"].as_str().unwrap());
+    // Nobody reads or dismisses those of others, and a credential without a person has none.
+    let (_, others) = client.ask("rita", get.clone(), "/notifications", json!({})).await;
+    assert_eq!(others, json!({"notifications": []}));
+    refused(client.ask("rita", delete.clone(), &at, json!({})).await, (404, "RECORD_NOT_FOUND"));
+    refused(client.ask("", get.clone(), "/notifications", json!({})).await, (403, "FORBIDDEN"));
+    assert_eq!(client.ask("fay", delete, &at, json!({})).await.0, 204);
+    let (_, left) = client.ask("fay", get, "/notifications", json!({})).await;
+    assert_eq!(left, json!({"notifications": []}));
 }
 
 // Tried against the contract that the flow has published.

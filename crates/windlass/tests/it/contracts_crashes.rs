@@ -13,7 +13,7 @@ use windlass::contracts::{
 use windlass::kernel::{Body, BoxFuture, Collection, Expect, Query};
 use windlass::model::{Engine, TaskHandler};
 use windlass::{Error, ErrorCode, TaskContext, TaskFailure};
-use windlass_testkit::{Probe, Told, every_crash_of};
+use windlass_testkit::{CrashReport, Probe, Told, every_crash_of, every_crash_of_on_sqlite};
 
 use crate::contracts::{SLOT, TYPE, contract, directory, edge, invoice, node, person, role};
 
@@ -173,30 +173,40 @@ fn post() -> Value {
 
 #[test]
 fn case_19_use_case_a_ends_in_the_same_way_after_every_crash() {
-    let report = every_crash_of(|engine, probe| {
-        let (engine, probe) = (engine.clone(), probe.clone());
-        Box::pin(async move {
-            let nodes = json!([
-                node("fork", "parallel_split", json!({})),
-                node("one", "approval", role("finance_manager")),
-                node("two", "approval", role("cfo")),
-                node("both", "parallel_join", json!({"mode": "all"})),
-            ]);
-            let edges = json!([
-                edge("f1", "fork", "one"),
-                edge("f2", "fork", "two"),
-                edge("j1", "one", "both"),
-                edge("j2", "two", "both"),
-            ]);
-            let slots =
-                json!({SLOT: {"nodes": nodes, "edges": edges}, "approved_to_active": post()});
-            let script = Script::open(engine, &probe, slots).await;
-            let script = script.map_err(|error| error.to_string())?;
-            script.submit(900).await?;
-            script.approve_until("active").await?;
-            script.outcome().await
-        })
-    });
+    check_use_case_a(&every_crash_of(use_case_a));
+}
+
+#[test]
+fn case_19_use_case_a_ends_in_the_same_way_after_every_crash_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    check_use_case_a(&every_crash_of_on_sqlite(folder.path(), use_case_a));
+}
+
+fn use_case_a(engine: &Engine, probe: &Probe) -> BoxFuture<'static, Told> {
+    let (engine, probe) = (engine.clone(), probe.clone());
+    Box::pin(async move {
+        let nodes = json!([
+            node("fork", "parallel_split", json!({})),
+            node("one", "approval", role("finance_manager")),
+            node("two", "approval", role("cfo")),
+            node("both", "parallel_join", json!({"mode": "all"})),
+        ]);
+        let edges = json!([
+            edge("f1", "fork", "one"),
+            edge("f2", "fork", "two"),
+            edge("j1", "one", "both"),
+            edge("j2", "two", "both"),
+        ]);
+        let slots = json!({SLOT: {"nodes": nodes, "edges": edges}, "approved_to_active": post()});
+        let script = Script::open(engine, &probe, slots).await;
+        let script = script.map_err(|error| error.to_string())?;
+        script.submit(900).await?;
+        script.approve_until("active").await?;
+        script.outcome().await
+    })
+}
+
+fn check_use_case_a(report: &CrashReport) {
     let expect = json!({"state": "active", "version": 1, "rebuilt": true, "open": 0, "requests": 2,
                         "ledger": [1], "notes": 0});
     assert_eq!(report.output, expect);

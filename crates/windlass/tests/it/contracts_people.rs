@@ -17,6 +17,8 @@ on_every_store!(
     case_35_editors_do_not_approve_an_amendment,
     case_35_a_delegation_ends_when_its_giver_edits,
     case_35_an_ignored_action_does_not_replace_the_requester,
+    case_35_nobody_approves_with_a_key_that_an_editor_made,
+    case_35_a_key_makes_its_creators_editors_and_requesters,
     an_approver_sees_the_content_and_what_has_changed_since,
 );
 
@@ -176,4 +178,60 @@ async fn an_approver_sees_the_content_and_what_has_changed_since(h: Arc<Harness>
     let other = contracts.review(&second.id, Some(&person("fred"))).await.unwrap();
     assert_eq!((other.since, other.diff.len()), (None, 0));
     refused(contracts.review("nothing", None).await, ErrorCode::ApprovalNotFound);
+}
+
+async fn case_35_nobody_approves_with_a_key_that_an_editor_made(h: Arc<Harness>) {
+    let (_engine, contracts) = opened(&h).await;
+    let mut both = role("finance_manager");
+    both["quorum"] = json!({"kind": "count", "count": 2});
+    publish(&contracts, json!({SLOT: {"nodes": [node("review", "approval", both)]}})).await;
+    let mut people = directory();
+    people.people.get_mut("max").unwrap().roles.insert("finance_manager".to_owned());
+    contracts.put_directory(&people).await.unwrap();
+    submitted(&contracts, "f", 10).await;
+    let request = open_request(&contracts, "f", 1).await;
+    let key_of = |creators: [&'static str; 1]| contracts.with_key_creators(creators);
+    let by_rita = key_of(["rita"]);
+    refused(approve(&by_rita, &request, "fay").await, ErrorCode::ApprovalRefused);
+    let given = by_rita.delegate_approval(&request.id, "bob", &person("fay")).await;
+    refused(given, ErrorCode::ApprovalRefused);
+    // One person decides once, whichever key they use, and whichever key they made.
+    approve(&key_of(["max"]), &request, "fay").await.unwrap();
+    refused(approve(&contracts, &request, "max").await, ErrorCode::ApprovalRefused);
+    refused(approve(&key_of(["fay"]), &request, "fred").await, ErrorCode::ApprovalRefused);
+    // The decision does not count any more when the person who made the key edits the document.
+    let mut noted = invoice(10);
+    noted["note"] = json!("a typo");
+    contracts.edit(TYPE, "f", 1, &noted, &person("max"), None).await.unwrap();
+    approve(&contracts, &request, "fred").await.unwrap();
+    until("the run has counted", || async {
+        document(&contracts, "f").await.row.state != "submitted"
+    })
+    .await;
+    assert_eq!(document(&contracts, "f").await.row.state, "draft");
+}
+
+async fn case_35_a_key_makes_its_creators_editors_and_requesters(h: Arc<Harness>) {
+    let (_engine, contracts) = opened(&h).await;
+    contracts.create(TYPE, "g", &invoice(10), &person("rita")).await.unwrap();
+    let by_fay = contracts.with_key_creators(["fay"]);
+    by_fay.edit(TYPE, "g", 1, &invoice(20), &person("bob"), None).await.unwrap();
+    let row = document(&contracts, "g").await.row;
+    let editors: Vec<&str> = row.editors.iter().map(String::as_str).collect();
+    assert_eq!(editors, ["bob", "fay", "rita"]);
+    contracts.act(TYPE, "g", "submit", &person("rita"), None).await.unwrap();
+    let request = open_request(&contracts, "g", 2).await;
+    assert_eq!(people(&request), ["fred"]);
+    refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalRefused);
+    // A document that somebody submits with such a key is as good as submitted by its creator.
+    contracts.create(TYPE, "h", &invoice(10), &person("rita")).await.unwrap();
+    by_fay.act(TYPE, "h", "submit", &person("bob"), None).await.unwrap();
+    let request = open_request(&contracts, "h", 1).await;
+    assert_eq!(people(&request), ["fred"]);
+    refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalRefused);
+    approve(&contracts, &request, "fred").await.unwrap();
+    until_state(&contracts, "h", "active").await;
+    // An amendment and a document that an action makes keep them.
+    by_fay.amend(TYPE, "h", "h2", &person("max")).await.unwrap();
+    assert!(document(&contracts, "h2").await.row.editors.contains("fay"));
 }

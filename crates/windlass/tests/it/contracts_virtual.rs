@@ -1,15 +1,19 @@
 //! Documents in virtual time, for many turns.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::contracts::Contracts;
+use windlass::RecordChange;
 use windlass::contracts::language::tokens::Verdict;
-use windlass::kernel::RunStatus;
+use windlass::contracts::{ActionCall, ActionOutcome, Contracts};
+use windlass::kernel::{Expect, RunStatus};
 use windlass::model::Engine;
 use windlass_testkit::TestEngine;
 
-use crate::contracts::{SLOT, TYPE, directory, edge, invoice, node, person, publish, role};
+use crate::contracts::{
+    SLOT, TYPE, contract, directory, edge, invoice, node, person, publish, role,
+};
 use crate::contracts_restarts::released;
 
 /// How many turns the state is rebuilt after.
@@ -119,6 +123,70 @@ fn case_22_the_state_is_rebuilt_after_each_of_200_random_turns() {
         let test = TestEngine::seeded(seed);
         let engine = test.engine().core().clone();
         test.run_to_end(turns(engine, seed));
+        test.verify();
+    }
+}
+
+/// A document that waits for two hours before its ledger is written, and the time that it waits for.
+async fn timed(engine: Engine) -> (Contracts, i64) {
+    let post = |call: &ActionCall<'_>| {
+        let change = RecordChange::put("ledger", call.id, &1, Expect::Absent);
+        Ok(ActionOutcome::none().record(change.map_err(|error| error.to_string())?))
+    };
+    let builder = Contracts::builder().action("ledger.post", Arc::new(post));
+    let contracts = builder.open(&engine).await.unwrap();
+    let mut free = contract();
+    free.obligations.clear();
+    contracts.publish_type(&free, &person("olga")).await.unwrap();
+    let mutation = json!({"actionType": "ledger.post", "payloadTemplate": {}});
+    let nodes = json!([
+        node("time", "wait_timer", json!({"for": "2 hours"})),
+        node("post", "action", json!({"mutation": mutation})),
+    ]);
+    publish(&contracts, json!({SLOT: {"nodes": nodes, "edges": [edge("e", "time", "post")]}}))
+        .await;
+    contracts.create(TYPE, "t", &invoice(1), &person("rita")).await.unwrap();
+    contracts.act(TYPE, "t", "submit", &person("rita"), None).await.unwrap();
+    loop {
+        let position = contracts.position(TYPE, "t").await.unwrap();
+        if let Some(due) = position.open.iter().find_map(|row| row.resume_at) {
+            return (contracts, due);
+        }
+        contracts.engine().env().sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn case_27_a_clock_that_jumps_by_an_hour_makes_no_timer_early_and_none_fire_twice() {
+    const HOUR_US: i64 = 3_600_000_000;
+    for seed in 0..10 {
+        let test = TestEngine::seeded(seed);
+        let engine = test.engine();
+        let (contracts, due) = test.run_to_end(timed(engine.core().clone()));
+        let mut random = seed;
+        let mut shown = test.now().as_micros();
+        let mut fired_at = None;
+        for _ in 0..60 {
+            match below(&mut random, 4) {
+                0 => test.jump_clock(HOUR_US),
+                1 => test.jump_clock(-HOUR_US),
+                _ => {}
+            }
+            shown = shown.max(test.now().as_micros());
+            test.advance("10 minutes");
+            shown = shown.max(test.now().as_micros());
+            let row = test.run(contracts.document(TYPE, "t")).unwrap().row;
+            if row.state == "active" && fired_at.is_none() {
+                fired_at = Some(shown);
+            }
+        }
+        // The clock may have shown the time for a moment only, but it has shown it.
+        let fired_at = fired_at.unwrap_or_else(|| panic!("seed {seed}: the timer does not fire"));
+        assert!(fired_at >= due, "seed {seed}: {fired_at} is before {due}");
+        let ledger = test.run(engine.records::<u32>("ledger").get("t")).unwrap().unwrap();
+        assert_eq!(ledger.revision, 1, "seed {seed}");
+        let rebuilt = test.run(contracts.rebuild(TYPE, "t")).unwrap();
+        assert!(rebuilt.same, "seed {seed}: {rebuilt:?}");
         test.verify();
     }
 }

@@ -30,6 +30,8 @@ mod children;
 mod contracts;
 mod contracts_cases;
 mod contracts_crashes;
+mod contracts_engines;
+mod contracts_flaws;
 mod contracts_nodes;
 mod contracts_people;
 mod contracts_races;

@@ -1,20 +1,41 @@
 //! The commands of `windlass contracts` that call a server.
 
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::args::{OnlineCommand, Remote, SettingsArgs, TypeArgs};
 use crate::client::Params;
 use crate::commands::{Api, read_json};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{cell, note, pretty, sanitize};
+use crate::output::{cell, cell_ago, note, pretty, sanitize, sanitize_line};
 
 pub(super) async fn run(command: OnlineCommand) -> Outcome {
     use OnlineCommand as C;
     match command {
         C::Types(remote) => types(&remote).await?,
         C::Templates(remote) => print(&remote, &["contracts", "templates"]).await?,
-        C::Show(TypeArgs { entity_type, remote }) => {
-            print(&remote, &["contracts", "types", &entity_type]).await?;
+        C::Show { at: TypeArgs { entity_type, remote }, version } => {
+            let version = version.map(|version| version.to_string());
+            let mut path = vec!["contracts", "types", &entity_type];
+            path.extend(version.iter().flat_map(|version| ["versions", version.as_str()]));
+            print(&remote, &path).await?;
+        }
+        C::Versions { at, of_contract, before, limit } => {
+            let mut params: Params = vec![("limit", limit.to_string())];
+            params.extend(before.map(|before| ("before", before.to_string())));
+            versions(at, of_contract, params).await?;
+        }
+        C::ArchiveType(TypeArgs { entity_type, remote }) => {
+            let path = ["contracts", "types", &entity_type, "archive"];
+            let head = Api::new(&remote)?.client.post(&path, &json!({})).await?;
+            print_answer(&remote, &head, &format!("archived {}", named(&head, "entityType")))?;
+        }
+        C::Try { entity_type, scenario, remote } => {
+            let scenario: Box<RawValue> = read_json("the scenario", &scenario)?;
+            let path = ["contracts", &entity_type, "simulate"];
+            try_scenario(&Api::new(&remote)?, &path, &scenario).await?;
         }
         C::PublishType { contract, remote } => {
             let contract: Value = read_json("the contract", &contract)?;
@@ -48,6 +69,7 @@ pub(super) async fn run(command: OnlineCommand) -> Outcome {
         C::Directory(args) => settings(args, &["contracts", "directory"]).await?,
         C::Settings(args) => settings(args, &["contracts", "settings"]).await?,
         C::Chain { name, args } => settings(args, &["contracts", "chains", &name]).await?,
+        C::Chains(remote) => chains(&remote).await?,
         C::Health(remote) => health(&remote).await?,
         C::Stuck(remote) => stuck(&remote).await?,
     }
@@ -133,8 +155,12 @@ async fn health(remote: &Remote) -> Result<(), Failure> {
         ("stuck", "stuck"),
         ("errored", "errored"),
         ("dead", "deadEffects"),
+        ("advances", "advances"),
+        ("p95 ms", "advanceP95Ms"),
+        ("retries", "retries"),
     ] {
-        api.out.line(&format!("{name:<8} {}", found[key]))?;
+        let shown = if found[key].is_null() { "-".to_owned() } else { found[key].to_string() };
+        api.out.line(&format!("{name:<8} {shown}"))?;
     }
     let mut table = api.out.table(&["NODE TYPE", "COUNT", "P50 MS", "P95 MS"]);
     for row in found["nodes"].as_array().into_iter().flatten() {
@@ -146,6 +172,67 @@ async fn health(remote: &Remote) -> Result<(), Failure> {
         ]);
     }
     if table.is_empty() { Ok(()) } else { table.print() }
+}
+
+async fn versions(at: TypeArgs, of_contract: bool, params: Params) -> Result<(), Failure> {
+    let TypeArgs { entity_type, remote } = at;
+    let api = Api::new(&remote)?;
+    let path: &[&str] = match of_contract {
+        true => &["contracts", "types", &entity_type, "versions"],
+        false => &["contracts", &entity_type, "versions"],
+    };
+    let found = api.client.get(path, &params).await?;
+    if !api.out.is_text() {
+        return api.out.list(&found, "versions");
+    }
+    let mut table = api.out.table(&["VERSION", "CONTRACT", "BY", "AT", "ARTEFACT"]);
+    for row in found["versions"].as_array().into_iter().flatten() {
+        table.row([
+            api.out.bold(&cell(row, "version")),
+            cell(row, "envelopeVersion"),
+            cell(row, "by"),
+            cell_ago(row, "at"),
+            cell(row, "hash"),
+        ]);
+    }
+    if table.is_empty() {
+        note("no published versions");
+        return Ok(());
+    }
+    table.print()
+}
+
+async fn chains(remote: &Remote) -> Result<(), Failure> {
+    let api = Api::new(remote)?;
+    let found = api.client.get(&["contracts", "chains"], &Params::new()).await?;
+    if !api.out.is_text() {
+        return api.out.list(&found, "chains");
+    }
+    for name in found["chains"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        api.out.line(&sanitize(name))?;
+    }
+    Ok(())
+}
+
+/// The scenario goes out as it was written: [`Value`] would round large numbers.
+async fn try_scenario(api: &Api, path: &[&str], scenario: &RawValue) -> Result<(), Failure> {
+    let (params, body) = (Params::new(), Some(scenario.get().to_owned()));
+    let found: Value = api.client.send(Method::POST, path, &params, HeaderMap::new(), body).await?;
+    if !api.out.is_text() {
+        return api.out.value(&found);
+    }
+    let texts = |key: &str| -> Vec<String> {
+        let all = found[key].as_array().into_iter().flatten();
+        all.filter_map(Value::as_str).map(|text| sanitize_line(text)).collect()
+    };
+    api.out.line(&format!("ends in the state {}", cell(&found, "state")))?;
+    for node in texts("path") {
+        api.out.line(&format!("  {node}"))?;
+    }
+    match found["stuck"].as_str() {
+        Some(reason) => api.out.line(&format!("stuck: {}", sanitize_line(reason))),
+        None => Ok(()),
+    }
 }
 
 async fn stuck(remote: &Remote) -> Result<(), Failure> {
