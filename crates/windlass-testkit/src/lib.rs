@@ -28,3 +28,4 @@ struct Guide;
 pub use crash::{CrashPoints, CrashReport, Probe, Told, every_crash_of, every_crash_point};
 pub use engine::TestEngine;
 pub use replay::{Divergence, ExportedRun, export_run, replay};
+pub use windlass::admin::verify_store;
