@@ -138,7 +138,7 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
-    use windlass_kernel::verify::verify_store;
+    use windlass::admin::verify_store;
     use windlass_kernel::{Namespace, Query, RunStatus, RunsQuery};
 
     use super::*;

@@ -356,6 +356,18 @@ pub static COMMON_EVENTS: &[EventDescription] = &[
     EventDescription::new(events::REQUEST_CLOSED, EventMeaning::Other),
 ];
 
+/// Whether an event may leave the step open that it writes, by the descriptions of these models and of the
+/// engine's own. [`verify_store`](windlass_kernel::verify::verify_store) needs it.
+pub fn opens_step(
+    models: &'static [&'static ModelDescription],
+) -> impl Fn(&Run, &EventType) -> bool + Send + Sync {
+    move |run, event_type| {
+        let mut known = models.iter().copied().chain([&crate::schedules::DESCRIPTION]);
+        let model = known.find(|model| model.name == run.model).unwrap_or(&UNKNOWN);
+        model.opens_step(event_type)
+    }
+}
+
 // A step of a kind that no description has.
 static OTHER_STEP: StepDescription =
     StepDescription::new(StepKind::from_static("step"), StepRole::Record);
@@ -408,6 +420,14 @@ impl ModelDescription {
         let mut known = self.events.iter().chain(COMMON_EVENTS);
         let found = known.find(|event| event.event_type == *event_type);
         found.map_or(EventMeaning::Other, |event| event.meaning)
+    }
+
+    /// Whether an event in runs of this model may leave the step open that it writes. Of an unknown model,
+    /// every event may.
+    pub fn opens_step(&self, event_type: &EventType) -> bool {
+        let mut known = self.events.iter().chain(COMMON_EVENTS);
+        let found = known.find(|event| event.event_type == *event_type);
+        found.map_or(!self.known, |event| event.opens_step)
     }
 
     /// Whether something outside the run may work for an open step, or keeps a registration of it. Of an

@@ -124,6 +124,17 @@ pub trait Archive: Send + Sync {
     ) -> BoxFuture<'a, Result<(), Error>>;
 }
 
+/// What a sweep does with an expired tree.
+enum Prepared {
+    Deletable {
+        /// Whether newer generations of the root read its rows.
+        reads_earlier: bool,
+    },
+    Kept,
+    /// Another process has deleted it.
+    Gone,
+}
+
 /// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -315,40 +326,60 @@ impl Sweeper {
                 after,
                 limit: PAGE,
             };
-            let page = self.core.store.list(due).await?.runs()?;
+            let page = self.core.store.list(due).await?.run_keys()?;
             let Some(last) = page.last() else { return Ok(()) };
-            after = Some(last.run_key);
-            let mut roots = Vec::new();
-            let reads = |run: &Run| self.registry.description(run).reads_earlier_generations;
-            for run in &page {
-                if reads(run) && self.is_read(run, ended_for).await? {
-                    swept.kept += 1;
-                    continue;
-                }
-                match self.archived(policy, run.run_key).await {
-                    Ok(true) => roots.push(run.run_key),
-                    Ok(false) => swept.kept += 1,
+            after = Some(*last);
+            let (mut roots, mut keep_for_newer) = (Vec::new(), false);
+            for run_key in page {
+                match self.prepare(policy, run_key, ended_for).await {
+                    Ok(Prepared::Deletable { reads_earlier }) => {
+                        roots.push(run_key);
+                        keep_for_newer |= reads_earlier;
+                    }
+                    Ok(Prepared::Kept) => swept.kept += 1,
+                    Ok(Prepared::Gone) => {}
                     Err(error) if error.is_retryable() || error.kind() == ErrorKind::Closed => {
                         return Err(error);
                     }
-                    // One tree that cannot be archived must not keep the others.
+                    // One tree that cannot be read or archived must not keep the others.
                     Err(error) => {
                         tracing::error!(
-                            run_key = %run.run_key, workflow = %policy.workflow, %error,
-                            "failed to archive an expired run; it is kept"
+                            %run_key, workflow = %policy.workflow, %error,
+                            "failed to read or archive an expired run; it is kept"
                         );
                         swept.failed += 1;
                     }
                 }
             }
             let (asked, keep_ledger) = (roots.len() as u64, retention.keep_ledger);
-            let keep_for_newer = page.iter().any(reads);
             let request = DeleteTrees { roots, ended_for, keep_ledger, keep_for_newer };
             let deleted = self.delete(request, swept).await?;
             swept.trees += deleted.roots.len() as u64;
             swept.runs += deleted.runs;
             swept.kept += asked.saturating_sub(deleted.roots.len() as u64);
         }
+    }
+
+    // Finds out whether an expired tree may be deleted, and archives it if its policy says so.
+    async fn prepare(
+        &self,
+        policy: &Policy,
+        root: RunKey,
+        ended_for: Duration,
+    ) -> Result<Prepared, Error> {
+        // One by one, so that a row which cannot be read affects its own tree only.
+        let Some(overview) = self.core.store.run_overview_by_key(root).await? else {
+            return Ok(Prepared::Gone);
+        };
+        let run = overview.run;
+        let reads_earlier = self.registry.description(&run).reads_earlier_generations;
+        if reads_earlier && self.is_read(&run, ended_for).await? {
+            return Ok(Prepared::Kept);
+        }
+        Ok(match self.archived(policy, root).await? {
+            true => Prepared::Deletable { reads_earlier },
+            false => Prepared::Kept,
+        })
     }
 
     // Whether a newer generation is not over, as far as can be seen before the store decides: a tree that it

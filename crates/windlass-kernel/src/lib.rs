@@ -36,6 +36,7 @@ pub mod summary;
 mod text;
 pub mod time;
 mod turn;
+mod unreadable;
 pub mod verify;
 
 pub use bodies::{BodyKey, BodyOwner, BodySource, PutBody};
@@ -84,4 +85,5 @@ pub use stores::memory::{Clock, MemoryStore};
 pub use subject::{ROLES_MAX, Subject};
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};
 pub use time::Timestamp;
+pub use unreadable::UnreadableRows;
 pub use uuid::Uuid;

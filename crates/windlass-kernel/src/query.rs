@@ -23,6 +23,11 @@ use crate::store::{Capped, RunCount};
 use crate::time::Timestamp;
 
 /// A listing. `after` is the key of the last row of the previous page.
+///
+/// One damaged row must not hide the others: `Runs`, `Settings`, `Tasks` of a namespace, `DeadLetters` and
+/// `Workers` leave out a row that cannot be read. The store logs and counts it
+/// ([`Store::unreadable_rows`](crate::Store::unreadable_rows)), and reads on until the page is full. A listing
+/// of the rows of one run, and of one tree, fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// Runs of a namespace by run key, which is the order of creation.
@@ -153,8 +158,8 @@ pub enum Query {
         /// The most rows.
         limit: u32,
     },
-    /// Root runs of a workflow that ended long enough ago to be deleted, by run key. The deletion
-    /// itself checks the other runs of the tree.
+    /// The keys of root runs of a workflow that ended long enough ago to be deleted. The deletion itself
+    /// checks the other runs of the tree. Like `RunKeys`, it lists a run whose row is damaged.
     Expired {
         /// The namespace.
         namespace: Namespace,
@@ -415,9 +420,9 @@ pub(crate) fn check_page(limit: u32, limits: &Limits) -> Result<(), Error> {
 /// The rows of one page. A page with fewer rows than requested is the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// The result of `Runs`, `Generations`, `Tree` and `Expired`.
+    /// The result of `Runs`, `Generations` and `Tree`.
     Runs(Vec<Run>),
-    /// The result of `RunKeys`.
+    /// The result of `RunKeys` and `Expired`.
     RunKeys(Vec<RunKey>),
     /// The result of `Steps`.
     Steps(Vec<Step>),

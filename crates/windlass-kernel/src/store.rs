@@ -282,6 +282,12 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
+    /// How many different rows listings have left out since the store was opened, because they could not
+    /// be read; see [`Query`]. The store logs each of them.
+    fn unreadable_rows(&self) -> u64 {
+        0
+    }
+
     /// The limits with which the store was opened, if it has some: an engine refuses to start with
     /// higher ones.
     fn limits(&self) -> Option<&Limits> {

@@ -21,7 +21,7 @@ use crate::ledger::run_events::{
     WORKFLOW_COMPLETED, WORKFLOW_ENQUEUED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED,
     WORKFLOW_RESUMED, WORKFLOW_TERMINATED,
 };
-use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
+use crate::ledger::{CausalRef, Event, EventType, Head, Seal, SealOf, genesis, seals_of};
 use crate::ledger::{
     message_digest, messages_digest, record_digest, run_end_digest, state_digest, step_digest,
     verify_events,
@@ -87,7 +87,11 @@ impl Report {
 
 /// Verifies every run of a store, that each anchor is on the chain of its run, and the kept versions of all
 /// records.
-pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Report, Error> {
+pub async fn verify_store(
+    store: &dyn Store,
+    anchors: &[Anchor],
+    opens_step: OpensStep<'_>,
+) -> Result<Report, Error> {
     let mut kept: BTreeMap<RunKey, Vec<Anchor>> = BTreeMap::new();
     for anchor in anchors {
         kept.entry(anchor.run_key).or_default().push(*anchor);
@@ -106,7 +110,7 @@ pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Repor
         };
         for run_key in &page {
             let anchors = kept.remove(run_key).unwrap_or_default();
-            verify_into(store, *run_key, &anchors, &mut report).await?;
+            verify_into(store, *run_key, &anchors, opens_step, &mut report).await?;
         }
         after = page.last().copied();
         if page.len() < PAGE as usize {
@@ -171,9 +175,10 @@ pub async fn verify_one(
     store: &dyn Store,
     run_key: RunKey,
     anchors: &[Anchor],
+    opens_step: OpensStep<'_>,
 ) -> Result<Report, Error> {
     let mut report = Report::default();
-    verify_into(store, run_key, anchors, &mut report).await?;
+    verify_into(store, run_key, anchors, opens_step, &mut report).await?;
     Ok(report)
 }
 
@@ -183,6 +188,7 @@ async fn verify_into(
     store: &dyn Store,
     run_key: RunKey,
     anchors: &[Anchor],
+    opens_step: OpensStep<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     report.runs += 1;
@@ -200,7 +206,7 @@ async fn verify_into(
         return Ok(());
     };
     report.events += whole.events.len() as u64;
-    let flaw = match whole.verify(anchors) {
+    let flaw = match whole.verify(anchors, opens_step) {
         Ok(()) => match whole.verify_versions(store).await? {
             None => whole.verify_bodies(store).await?,
             flaw => flaw,
@@ -217,18 +223,10 @@ async fn verify_into(
     Ok(())
 }
 
-/// The events that seal a step which stays open. All other events settle the step that they seal.
-/// If a new event type is missing here, the first verification of such a run reports it.
-const OPENING: [&str; 8] = [
-    "activity.scheduled",
-    "child.started",
-    "event.awaited",
-    "message.received",
-    "relay.step_retried",
-    "sleep.started",
-    "step.retried",
-    "timer.started",
-];
+/// Whether an event may leave the step open that it seals, so that the row of the step may be written again
+/// without an event. All other events settle the step that they seal. The models know their events; of a
+/// model that the caller does not know, every event may.
+pub type OpensStep<'a> = &'a (dyn Fn(&Run, &EventType) -> bool + Send + Sync);
 
 /// The last seal of a step.
 struct LastSeal {
@@ -311,12 +309,12 @@ async fn damaged_body(store: &dyn Store, root: RunKey) -> Result<Option<Sha256Di
 
 impl WholeRun {
     /// Returns the first problem: of several, the one with the lowest ordinal.
-    pub fn verify(&self, anchors: &[Anchor]) -> Result<(), Flaw> {
+    pub fn verify(&self, anchors: &[Anchor], opens_step: OpensStep<'_>) -> Result<(), Flaw> {
         let mut flaws: Vec<Flaw> = Vec::new();
         flaws.extend(self.verify_chain().err());
         flaws.extend(anchors.iter().filter_map(|anchor| self.verify_anchor(anchor).err()));
         flaws.extend(self.verify_status().err());
-        flaws.extend(self.verify_seals());
+        flaws.extend(self.verify_seals(opens_step));
         flaws.extend(self.verify_mailbox().err());
         flaws.extend(self.verify_enqueued().err());
         let first = flaws.into_iter().min_by_key(|flaw| flaw.ordinal.unwrap_or(u64::MAX));
@@ -420,7 +418,7 @@ impl WholeRun {
         }
     }
 
-    fn verify_seals(&self) -> Vec<Flaw> {
+    fn verify_seals(&self, opens_step: OpensStep<'_>) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         let mut steps: BTreeMap<Arc<str>, LastSeal> = BTreeMap::new();
         let (mut end, mut state) = (None, None);
@@ -438,7 +436,7 @@ impl WholeRun {
                     SealOf::State => state = Some((event.ordinal, seal)),
                     SealOf::Step { key } => {
                         let key = key.clone();
-                        let settles = !OPENING.contains(&event.event_type.as_str());
+                        let settles = !opens_step(&self.run, &event.event_type);
                         steps.insert(key, LastSeal { ordinal: event.ordinal, settles, seal });
                     }
                     // A record changes after the run has written it; only kept versions are compared,

@@ -1,13 +1,16 @@
 //! Listings: each walks along an index, starting after the key of the previous page.
 
+mod readable;
+
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Capped, Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunKey, RunStatus,
-    RunsQuery, TaskState, TasksQuery,
+    Capped, Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, Run, RunKey, RunStatus,
+    RunsQuery, Task, TaskState, TasksQuery,
 };
 
+use self::readable::Readable;
 use crate::retention;
 use crate::rows::{
     self, BREAKER, Cells, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER,
@@ -20,7 +23,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
     let limit = i64::from(query.limit());
     let page = Page { shared, limit };
     match query {
-        Query::Runs(query) => page.runs(query).await,
+        Query::Runs(query) => page.runs(query).await.map(Rows::Runs),
         Query::RunKeys { after, .. } => {
             let found = page.query(RUN_KEYS, &[&after_key(after.map(|key| key.0)), &limit]).await?;
             rows::all(&found, |row| Ok(RunKey(Cells::of(row).take()?))).map(Rows::RunKeys)
@@ -56,7 +59,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found = page.query(&messages(), &[&run_key.0, &(after as i64), &limit]).await?;
             rows::all(&found, rows::message).map(Rows::Messages)
         }
-        Query::Tasks(query) => page.tasks(query).await,
+        Query::Tasks(query) => page.tasks(query).await.map(Rows::Tasks),
         Query::Logs { run_key, level_min, category, after, .. } => {
             let levels =
                 LogLevel::ALL.iter().filter(|level| level_min.is_none_or(|min| **level >= min));
@@ -68,16 +71,29 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             rows::all(&found, rows::log).map(Rows::Logs)
         }
         Query::Workers { after, .. } => {
-            let found =
-                page.query(&workers(), &[&after_key(after.map(|key| key.0)), &limit]).await?;
-            rows::all(&found, rows::worker).map(Rows::Workers)
+            let mut found = Readable::new(shared, "workers", 1, limit);
+            let mut after = after_key(after.map(|key| key.0));
+            loop {
+                let rows = page.query(&workers(), &[&after, &found.missing()]).await?;
+                match found.add(&rows, rows::worker)? {
+                    Some(last) => after = Cells::of(last).take()?,
+                    None => return Ok(Rows::Workers(found.rows)),
+                }
+            }
         }
         Query::DeadLetters { namespace, queue, after, .. } => {
             let queue = queue.as_ref().map(|queue| queue.as_str());
-            let after = after_key(after.map(|key| key.0));
-            let found =
-                page.query(&dead_letters(), &[&namespace.as_str(), &queue, &after, &limit]).await?;
-            rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
+            let mut after = after_key(after.map(|key| key.0));
+            let mut found = Readable::new(shared, "dead_letters", 1, limit);
+            loop {
+                let from: [&(dyn ToSql + Sync); 4] =
+                    [&namespace.as_str(), &queue, &after, &found.missing()];
+                let rows = page.query(&dead_letters(), &from).await?;
+                match found.add(&rows, rows::dead_letter)? {
+                    Some(last) => after = Cells::of(last).take()?,
+                    None => return Ok(Rows::DeadLetters(found.rows)),
+                }
+            }
         }
         Query::DeadLetter { task_id } => {
             let found = page.query(&dead_letter(), &[&task_id.0]).await?;
@@ -96,12 +112,20 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let names = (namespace.as_str(), workflow.as_str());
             let ended_for = retention::micros(ended_for);
             let after = after_key(after.map(|key| key.0));
-            page.runs_by(&expired(), &[&names.0, &names.1, &ended_for, &after, &limit]).await
+            let from: [&(dyn ToSql + Sync); 5] = [&names.0, &names.1, &ended_for, &after, &limit];
+            let found = page.query(EXPIRED, &from).await?;
+            rows::all(&found, |row| Ok(RunKey(Cells::of(row).take()?))).map(Rows::RunKeys)
         }
         Query::Settings { kind, after, .. } => {
-            let after = after.as_deref().unwrap_or("");
-            let found = page.query(SETTINGS, &[&&*kind, &after, &limit]).await?;
-            rows::all(&found, rows::setting).map(Rows::Settings)
+            let mut after = after.as_deref().unwrap_or("").to_owned();
+            let mut found = Readable::new(shared, "settings", 2, limit);
+            loop {
+                let rows = page.query(SETTINGS, &[&&*kind, &after, &found.missing()]).await?;
+                match found.add(&rows, rows::setting)? {
+                    Some(last) => after = last.try_get(1).map_err(rows::undecoded)?,
+                    None => return Ok(Rows::Settings(found.rows)),
+                }
+            }
         }
         Query::Breakers { namespace, after, .. } => {
             let after = after.as_ref().map_or("", |after| after.as_str());
@@ -152,7 +176,18 @@ impl Page<'_> {
         rows::all(&self.query(text, params).await?, rows::event).map(Rows::Events)
     }
 
-    async fn runs(&self, query: RunsQuery) -> Result<Rows, Error> {
+    async fn runs(&self, mut query: RunsQuery) -> Result<Vec<Run>, Error> {
+        let mut found = Readable::new(self.shared, "runs", 1, self.limit);
+        loop {
+            let rows = self.rows_of_runs(&query, found.missing()).await?;
+            match found.add(&rows, rows::run)? {
+                Some(last) => query.after = Some(RunKey(Cells::of(last).take()?)),
+                None => return Ok(found.rows),
+            }
+        }
+    }
+
+    async fn rows_of_runs(&self, query: &RunsQuery, limit: i64) -> Result<Vec<Row>, Error> {
         let (lower, upper) = query.key_range();
         let lower = lower.map_or(Uuid::nil(), |key| key.0);
         let upper = upper.map_or(Uuid::max(), |key| key.0);
@@ -161,8 +196,8 @@ impl Page<'_> {
         if let Some((key, value)) = &query.label {
             let status = query.status.map(RunStatus::as_str);
             let params: [&(dyn ToSql + Sync); 8] =
-                [&namespace, key, value, &lower, &upper, &workflow, &status, &self.limit];
-            return self.runs_by(&runs_by_label(query.order), &params).await;
+                [&namespace, key, value, &lower, &upper, &workflow, &status, &limit];
+            return self.query(&runs_by_label(query.order), &params).await;
         }
         let statuses: Vec<&str> = match query.status {
             Some(status) => vec![status.as_str()],
@@ -171,20 +206,20 @@ impl Page<'_> {
         match workflow {
             Some(workflow) => {
                 let params: [&(dyn ToSql + Sync); 6] =
-                    [&namespace, &statuses, &lower, &upper, &self.limit, &workflow];
-                self.runs_by(&runs_by_workflow(query.order), &params).await
+                    [&namespace, &statuses, &lower, &upper, &limit, &workflow];
+                self.query(&runs_by_workflow(query.order), &params).await
             }
             None => {
                 let params: [&(dyn ToSql + Sync); 5] =
-                    [&namespace, &statuses, &lower, &upper, &self.limit];
-                self.runs_by(&runs_by_status(query.order), &params).await
+                    [&namespace, &statuses, &lower, &upper, &limit];
+                self.query(&runs_by_status(query.order), &params).await
             }
         }
     }
 
-    async fn tasks(&self, query: TasksQuery) -> Result<Rows, Error> {
+    async fn tasks(&self, query: TasksQuery) -> Result<Vec<Task>, Error> {
         let namespace = query.namespace.as_str();
-        let after = after_key(query.after.map(|key| key.0));
+        let mut after = after_key(query.after.map(|key| key.0));
         let queue = query.queue.as_ref().map(|queue| queue.as_str());
         let name = query.name.as_ref().map(|name| name.as_str());
         let state = query.state.map(|state| match state {
@@ -192,19 +227,21 @@ impl Page<'_> {
             TaskState::Scheduled => "scheduled",
             TaskState::Held => "held",
         });
-        let found = match query.run_key {
-            Some(run_key) => {
-                let params: [&(dyn ToSql + Sync); 7] =
-                    [&namespace, &after, &queue, &name, &state, &self.limit, &run_key.0];
-                self.query(&tasks_by_run(), &params).await?
+        if let Some(run_key) = query.run_key {
+            let params: [&(dyn ToSql + Sync); 7] =
+                [&namespace, &after, &queue, &name, &state, &self.limit, &run_key.0];
+            return rows::all(&self.query(&tasks_by_run(), &params).await?, rows::task);
+        }
+        let mut found = Readable::new(self.shared, "tasks", 1, self.limit);
+        loop {
+            let params: [&(dyn ToSql + Sync); 6] =
+                [&namespace, &after, &queue, &name, &state, &found.missing()];
+            let rows = self.query(&tasks(), &params).await?;
+            match found.add(&rows, rows::task)? {
+                Some(last) => after = Cells::of(last).take()?,
+                None => return Ok(found.rows),
             }
-            None => {
-                let params: [&(dyn ToSql + Sync); 6] =
-                    [&namespace, &after, &queue, &name, &state, &self.limit];
-                self.query(&tasks(), &params).await?
-            }
-        };
-        rows::all(&found, rows::task).map(Rows::Tasks)
+        }
     }
 }
 
@@ -262,10 +299,8 @@ fn runs_by_label(order: Order) -> String {
 
 // A run cannot end before it is created, so later keys are not read. Runs that were created long
 // ago but ended recently are few; this skips them.
-fn expired() -> String {
-    format!(
-        "SELECT {RUN} FROM (SELECT k.run_key \
-         FROM unnest('{{complete,errored,terminated}}'::text[]) s (status) \
+const EXPIRED: &str = "SELECT k.run_key \
+         FROM unnest('{complete,errored,terminated}'::text[]) s (status) \
          CROSS JOIN LATERAL (SELECT i.run_key FROM @schema@.runs i \
              WHERE i.namespace = $1 AND i.workflow = $2 AND i.status = s.status \
                  AND i.run_key > $4 \
@@ -274,10 +309,7 @@ fn expired() -> String {
                  AND i.root = i.run_key AND i.ended_at <= @schema@.clock_us() - $3 \
                  AND (i.retention_until IS NULL OR i.retention_until <= @schema@.clock_us()) \
              ORDER BY i.run_key LIMIT $5) k \
-         ORDER BY k.run_key LIMIT $5) page \
-         JOIN @schema@.runs r ON r.run_key = page.run_key ORDER BY r.run_key"
-    )
-}
+         ORDER BY k.run_key LIMIT $5";
 
 const SETTINGS: &str = "SELECT s.kind, s.name, s.value, s.value_encoding, s.updated_at \
     FROM @schema@.settings s WHERE s.kind = $1 AND s.name > $2 ORDER BY s.name LIMIT $3";
@@ -466,7 +498,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("dead letters of a run", dead_letters_of_run()),
         named("counts by label", LABEL_COUNTS.to_owned()),
         named("limits", LIMITS.to_owned()),
-        named("expired", expired()),
+        named("expired", EXPIRED.to_owned()),
         named("settings", SETTINGS.to_owned()),
         named("breakers", breakers()),
         named("rates", RATES.to_owned()),

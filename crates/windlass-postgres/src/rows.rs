@@ -433,6 +433,11 @@ fn routes(text: &str) -> Result<Vec<Route>, Error> {
     Ok(pairs.into_iter().map(route).collect())
 }
 
+/// The error of a column that cannot be decoded.
+pub(crate) fn undecoded(error: tokio_postgres::Error) -> Error {
+    Error::corrupt("cannot decode a column").with_source(error)
+}
+
 /// Converts all rows.
 pub(crate) fn all<T>(
     rows: &[Row],

@@ -19,8 +19,8 @@ use windlass_kernel::{
     CommitResults, DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error, ErrorCode,
     ErrorKind, Fact, Health, Heartbeat, HeldItem, LimitKey, Limits, LoadSteps, Loaded, Namespace,
     NamespaceStats, Op, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run,
-    RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
-    WorkerInfo, WorkerKey, WorkflowName,
+    RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, UnreadableRows,
+    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) waker: Waker,
     pub(crate) panics: Panics,
     pub(crate) task_vacuum: holds::TaskVacuum,
+    pub(crate) unreadable: UnreadableRows,
     /// Held during a claim.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     pool: Pool,
@@ -170,6 +171,7 @@ impl PostgresStore {
             waker,
             panics: Panics::default(),
             task_vacuum,
+            unreadable: UnreadableRows::default(),
             claiming,
             pool,
             leases,
@@ -497,6 +499,10 @@ impl Store for PostgresStore {
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
         self.call(|shared| async move { list::list(&shared, query).await })
+    }
+
+    fn unreadable_rows(&self) -> u64 {
+        self.shared.unreadable.count()
     }
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {

@@ -266,6 +266,11 @@ fn observe_engine(meter: &Meter, engine: &Engine) {
             observer.observe(load_engine.load().1 as u64, &[]);
         });
     let _ = sticky.build();
+    let store_engine = engine.clone();
+    let unreadable = meter.u64_observable_gauge("windlass.store.unreadable_rows").with_callback(
+        move |observer| observer.observe(store_engine.store().unreadable_rows(), &[]),
+    );
+    let _ = unreadable.build();
     let capacity_engine = engine.clone();
     let load = meter.f64_observable_gauge("durable.worker.load").with_callback(move |observer| {
         let (used, room) = capacity_engine.capacity_used();

@@ -1,16 +1,19 @@
 //! Listings: each is a fixed statement on an index, one page at a time.
 
+mod readable;
+
 use std::time::Duration;
 
 use rusqlite::{Connection, Params, Row, params};
 use windlass_kernel::{
     BreakerRow, Capped, Error, Event, LimitKey, LimitState, LogLevel, Namespace, Order, Query,
     RateRow, Rows, Run, RunCount, RunKey, RunStatus, RunsQuery, Task, TaskState, TasksQuery,
-    Timestamp, WorkflowName,
+    Timestamp, UnreadableRows, WorkflowName,
 };
 
 use crate::error::sql;
 use crate::holds::{TASK_HOLDERS, TURN_HOLDERS};
+use crate::list::readable::{Of, Readable};
 use crate::load;
 use crate::rows::{
     self, BREAKER, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RATE, RUN, STEP, TASK, WORKER,
@@ -27,12 +30,18 @@ const TASKS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED B
 const ABOVE_ALL: [u8; 17] = [0xff; 17];
 
 /// Reads one page.
-pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<Rows, Error> {
+pub(crate) fn list(
+    conn: &Connection,
+    query: &Query,
+    now: Timestamp,
+    unreadable: &UnreadableRows,
+) -> Result<Rows, Error> {
     // One snapshot, because some listings need more than one statement.
     let tx = conn.unchecked_transaction().map_err(sql)?;
     let conn = &*tx;
+    let readable = Readable { conn, unreadable };
     Ok(match query {
-        Query::Runs(query) => Rows::Runs(runs(conn, query)?),
+        Query::Runs(query) => Rows::Runs(runs(&readable, query)?),
         Query::RunKeys { after, limit } => {
             let sql = "SELECT run_key FROM runs WHERE run_key > ?1 ORDER BY run_key LIMIT ?2";
             let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
@@ -70,20 +79,21 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
             let from = params![Blob(run_key.as_bytes()), number(*after), limit];
             Rows::Messages(page(conn, &sql, from, rows::message)?)
         }
-        Query::Tasks(query) => Rows::Tasks(tasks(conn, query)?),
+        Query::Tasks(query) => Rows::Tasks(tasks(&readable, query)?),
         Query::Expired { namespace, workflow, ended_for, after, limit } => {
             let mut query = RunsQuery::all(namespace.clone(), *limit);
             query.workflow = Some(workflow.clone());
             (query.order, query.after) = (Order::Ascending, *after);
             // A run cannot end before it is created.
             query.created_before = Some(now.minus(*ended_for).plus(Duration::from_millis(1)));
-            Rows::Runs(expired(conn, &query, now.minus(*ended_for), now)?)
+            Rows::RunKeys(expired(conn, &query, now.minus(*ended_for), now)?)
         }
         Query::Settings { kind, after, limit } => {
             let sql = "SELECT kind, name, value_encoding, value, updated_at FROM settings \
-                       WHERE kind = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
+                       WHERE kind = ?1 AND name > ?2 ORDER BY name";
+            let of = Of { table: "settings", key_columns: 2, limit: *limit };
             let after = after.as_deref().unwrap_or("");
-            Rows::Settings(page(conn, sql, params![&**kind, after, limit], rows::setting)?)
+            Rows::Settings(readable.page(of, sql, params![&**kind, after], rows::setting)?)
         }
         Query::Breakers { namespace, after, limit } => {
             let sql = format!(
@@ -108,7 +118,7 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         | Query::DeadLetter { .. }
         | Query::DeadLettersOfRun { .. }
         | Query::LabelCounts { .. }
-        | Query::Limits { .. } => other_rows(conn, query)?,
+        | Query::Limits { .. } => other_rows(&readable, query)?,
         Query::Bodies { owner, after, limit } => {
             Rows::Bodies(crate::bodies::list(conn, owner, *after, *limit)?)
         }
@@ -157,7 +167,25 @@ fn run_key(row: &Row<'_>) -> Result<RunKey, Error> {
     Cols::new(row).key()
 }
 
-fn runs(conn: &Connection, query: &RunsQuery) -> Result<Vec<Run>, Error> {
+fn runs(readable: &Readable<'_>, query: &RunsQuery) -> Result<Vec<Run>, Error> {
+    let limit = query.limit as usize;
+    let mut query = query.clone();
+    let mut runs = Vec::new();
+    loop {
+        query.limit = (limit - runs.len()) as u32;
+        let keys = keys_of_runs(readable.conn, &query)?;
+        let is_last = keys.len() < query.limit as usize;
+        query.after = keys.last().copied();
+        for key in keys {
+            runs.extend(readable.run(key)?);
+        }
+        if is_last || runs.len() >= limit {
+            return Ok(runs);
+        }
+    }
+}
+
+fn keys_of_runs(conn: &Connection, query: &RunsQuery) -> Result<Vec<RunKey>, Error> {
     let mut keys = match &query.label {
         Some(label) => runs_by_label(conn, query, label)?,
         None => {
@@ -177,13 +205,7 @@ fn runs(conn: &Connection, query: &RunsQuery) -> Result<Vec<Run>, Error> {
         Order::Descending => keys.sort_unstable_by(|a, b| b.cmp(a)),
     }
     keys.truncate(query.limit as usize);
-    keys.into_iter().map(|key| expect_run(conn, key)).collect()
-}
-
-// An index entry without a row is damage; it must not just make the page shorter.
-fn expect_run(conn: &Connection, key: RunKey) -> Result<Run, Error> {
-    load::run(conn, key)?
-        .ok_or_else(|| Error::corrupt(format!("an index refers to run {key}, which has no row")))
+    Ok(keys)
 }
 
 fn bounds(query: &RunsQuery) -> (Vec<u8>, Vec<u8>) {
@@ -254,7 +276,7 @@ fn expired(
     query: &RunsQuery,
     ended_by: Timestamp,
     now: Timestamp,
-) -> Result<Vec<Run>, Error> {
+) -> Result<Vec<RunKey>, Error> {
     let (lower, upper) = bounds(query);
     let workflow = query.workflow.as_ref().map_or("", |name| name.as_str());
     let sql = "SELECT run_key FROM runs INDEXED BY runs_workflow \
@@ -278,7 +300,7 @@ fn expired(
     }
     keys.sort_unstable();
     keys.truncate(query.limit as usize);
-    keys.into_iter().map(|key| expect_run(conn, key)).collect()
+    Ok(keys)
 }
 
 fn tree(
@@ -340,8 +362,9 @@ fn events(conn: &Connection, query: &Query) -> Result<Vec<Event>, Error> {
     }
 }
 
-fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
-    // Held tasks are always few, and so are the tasks of a run.
+fn tasks(readable: &Readable<'_>, query: &TasksQuery) -> Result<Vec<Task>, Error> {
+    // Held tasks are always few, and so are the tasks of a run. Without a limit, because `readable` stops
+    // when the page is full.
     let sql = if query.run_key.is_some() {
         format!(
             "SELECT {TASK} FROM tasks INDEXED BY tasks_run \
@@ -349,14 +372,14 @@ fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
              AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
              AND (?5 IS NULL OR ?5 = CASE WHEN worker IS NOT NULL THEN 'held' \
                   WHEN ready = 1 THEN 'ready' ELSE 'scheduled' END) \
-             ORDER BY task_id LIMIT ?7"
+             ORDER BY task_id"
         )
     } else if query.state == Some(TaskState::Held) {
         format!(
             "SELECT {TASK} FROM tasks INDEXED BY tasks_held \
              WHERE worker IS NOT NULL AND task_id > ?2 AND namespace = ?1 \
              AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
-             AND ?5 = 'held' AND ?6 IS NULL ORDER BY task_id LIMIT ?7"
+             AND ?5 = 'held' AND ?6 IS NULL ORDER BY task_id"
         )
     } else {
         format!(
@@ -365,7 +388,7 @@ fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
              AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
              AND (?5 IS NULL OR ?5 = CASE WHEN worker IS NOT NULL THEN 'held' \
                   WHEN ready = 1 THEN 'ready' ELSE 'scheduled' END) \
-             AND ?6 IS NULL ORDER BY task_id LIMIT ?7"
+             AND ?6 IS NULL ORDER BY task_id"
         )
     };
     let state = query.state.map(|state| match state {
@@ -381,12 +404,16 @@ fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
         query.name.as_ref().map(|name| name.as_str()),
         state,
         query.run_key.as_ref().map(|key| Blob(key.as_bytes())),
-        query.limit,
     ];
-    page(conn, &sql, from, rows::task)
+    let of = Of { table: "tasks", key_columns: 1, limit: query.limit };
+    match query.run_key {
+        Some(_) => readable.whole_page(of, &sql, from, rows::task),
+        None => readable.page(of, &sql, from, rows::task),
+    }
 }
 
-fn other_rows(conn: &Connection, query: &Query) -> Result<Rows, Error> {
+fn other_rows(readable: &Readable<'_>, query: &Query) -> Result<Rows, Error> {
+    let conn = readable.conn;
     Ok(match query {
         Query::Logs { run_key, level_min, category, after, limit } => {
             let sql = format!(
@@ -403,21 +430,22 @@ fn other_rows(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             Rows::Logs(page(conn, &sql, from, rows::log)?)
         }
         Query::Workers { after, limit } => {
-            let sql =
-                format!("SELECT {WORKER} FROM workers WHERE worker > ?1 ORDER BY worker LIMIT ?2");
+            let sql = format!("SELECT {WORKER} FROM workers WHERE worker > ?1 ORDER BY worker");
             let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
-            Rows::Workers(page(conn, &sql, params![after, limit], rows::worker)?)
+            let of = Of { table: "workers", key_columns: 1, limit: *limit };
+            Rows::Workers(readable.page(of, &sql, params![after], rows::worker)?)
         }
         Query::DeadLetters { namespace, queue, after, limit } => {
             let sql = format!(
                 "SELECT {DEAD_LETTER} FROM dead_letters INDEXED BY dead_letters_namespace \
                  WHERE namespace = ?1 AND task_id > ?2 AND (?3 IS NULL OR queue = ?3) \
-                 ORDER BY task_id LIMIT ?4"
+                 ORDER BY task_id"
             );
             let after = after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
             let queue = queue.as_ref().map(|queue| queue.as_str());
-            let from = params![namespace.as_str(), after, queue, limit];
-            Rows::DeadLetters(page(conn, &sql, from, rows::dead_letter)?)
+            let from = params![namespace.as_str(), after, queue];
+            let of = Of { table: "dead_letters", key_columns: 1, limit: *limit };
+            Rows::DeadLetters(readable.page(of, &sql, from, rows::dead_letter)?)
         }
         Query::DeadLetter { task_id } => {
             let sql = format!("SELECT {DEAD_LETTER} FROM dead_letters WHERE task_id = ?1");

@@ -212,9 +212,17 @@ pub(crate) fn run_overview_by_key(
 
 /// Finds a run by its key.
 pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> {
+    read_run(conn, key)?.transpose()
+}
+
+/// Like [`run`]; the inner error is that the row cannot be decoded.
+pub(crate) fn read_run(
+    conn: &Connection,
+    key: RunKey,
+) -> Result<Option<Result<Run, Error>>, Error> {
     let mut select = conn.prepare_cached(&RUN_BY_KEY).map_err(sql)?;
-    let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
-    Ok(rows::collect(found, rows::run)?.pop())
+    let mut found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
+    Ok(found.next().map_err(sql)?.map(rows::run))
 }
 
 fn steps(conn: &Connection, text: &str, params: &[&dyn ToSql]) -> Result<Vec<Step>, Error> {

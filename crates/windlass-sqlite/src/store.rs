@@ -12,7 +12,8 @@ use windlass_kernel::{
     CommitResults, DeleteRemovedRecords, DeleteTrees, Deleted, DeletedRecords, Error, Fact, Health,
     Heartbeat, HeldItem, LimitKey, Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted,
     Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview,
-    SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    SettingName, Store, TaskId, TaskStat, Timestamp, UnreadableRows, WakeSink, WorkerInfo,
+    WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -34,6 +35,7 @@ pub struct SqliteStore {
     notifier: WakeNotifier,
     clock: Arc<StoreClock>,
     limits: Limits,
+    unreadable: Arc<UnreadableRows>,
     closed: AtomicBool,
     // `close` joins this thread, so that the file lock is free when it returns.
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -66,6 +68,7 @@ impl SqliteStore {
             notifier,
             clock,
             limits: options.limits,
+            unreadable: Arc::default(),
             closed: AtomicBool::new(false),
             writer: Mutex::new(Some(writer)),
         }))
@@ -299,8 +302,13 @@ impl Store for SqliteStore {
         let now = self.clock.now();
         Box::pin(async move {
             query.validate(&self.limits)?;
-            self.read(move |conn| list::list(conn, &query, now)).await
+            let unreadable = Arc::clone(&self.unreadable);
+            self.read(move |conn| list::list(conn, &query, now, &unreadable)).await
         })
+    }
+
+    fn unreadable_rows(&self) -> u64 {
+        self.unreadable.count()
     }
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {

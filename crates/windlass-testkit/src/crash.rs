@@ -303,7 +303,7 @@ where
             None => "quiet.db".to_owned(),
             Some(Death { k, answered }) => format!("{k}-{answered}.db"),
         };
-        world.sqlite(&folder.join(name))
+        world.sqlite(&folder.join(name), Limits::DEFAULT)
     }
 
     fn start(

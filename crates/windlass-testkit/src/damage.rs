@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use windlass_kernel::verify::{Anchor, verify_store};
+use windlass::admin::{Anchor, verify_store};
 use windlass_kernel::{
     Body, BoxFuture, Error, Event, LogLine, Message, Namespace, Query, Run, RunKey, RunStatus,
     RunsQuery, Step, StepKey, StepStatus, Store,

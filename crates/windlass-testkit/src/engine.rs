@@ -36,9 +36,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures::FutureExt as _;
 use serde::Serialize;
+use windlass::admin::verify_store;
 use windlass::{RunHandle, Status};
 use windlass_engine::{Engine, Options};
-use windlass_kernel::verify::verify_store;
 use windlass_kernel::{Event, IntoDuration, Limits, MemoryStore, Step, Store, Timestamp};
 
 use crate::sim::env::SimEnv;

@@ -31,3 +31,4 @@ pub use crash::{
 };
 pub use engine::TestEngine;
 pub use replay::{Divergence, ExportedRun, export_run, replay};
+pub use windlass::admin::verify_store;

@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
+use windlass::admin::verify_one;
 use windlass::kernel::inspect::load_events;
 use windlass::kernel::ledger::run_events::WORKFLOW_COMPLETED;
-use windlass::kernel::verify::verify_one;
 use windlass::kernel::{
     Body, Draft, End, EventId, EventType, ModelName, Namespace, NewRun, OnExisting, Run, RunId,
     RunKey, Stamp, Step, StepKey, StepKind, StepStatus, Timestamp, Turn, WorkerKey, WorkflowName,

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod transfer;
+mod verify;
 
 use std::sync::Arc;
 
@@ -23,8 +24,9 @@ pub use windlass_kernel::verify::{Anchor, Report};
 pub use windlass_kernel::{
     Actor, BreakerRow, DeadLetter, LimitKey, QueueName, Rate, TaskId, WorkerKey, WorkflowName,
 };
-use windlass_kernel::{Error, Store, Timestamp};
+use windlass_kernel::{Error, EventType, Run, Store, Timestamp};
 
+pub use self::verify::{verify_one, verify_store};
 pub use crate::archive::FileArchive;
 use crate::model;
 pub use crate::store::{Connections, inspect_store, open_store, open_store_with_limits};
@@ -89,7 +91,9 @@ impl<'a> Admin<'a> {
     ///
     /// The store cannot be read. Flaws are no error: see [`Report`].
     pub async fn verify(self) -> Result<Report, Error> {
-        windlass_kernel::verify::verify_store(&**self.core.store(), &[]).await
+        let opens_step =
+            |run: &Run, event: &EventType| self.core.description_of(run).opens_step(event);
+        windlass_kernel::verify::verify_store(&**self.core.store(), &[], &opens_step).await
     }
 
     /// Takes ready runs and tasks within the limits of `tick`, and waits for them. For hosts that drive the

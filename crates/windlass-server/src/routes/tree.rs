@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::verify::verify_one;
-use windlass::kernel::{ErrorCode, EventId, Query, Run, RunKey};
+use windlass::kernel::{ErrorCode, EventId, EventType, Query, Run, RunKey};
 
 use super::history::generation;
 use super::timeline::GenerationParams;
@@ -199,7 +199,10 @@ pub(crate) async fn verify(
     Params(params): Params<GenerationParams>,
 ) -> ApiResult<Verified> {
     let run = generation(&call, &at, params.run_number).await?;
-    let report = verify_one(&**call.engine.store(), run.run_key, &[]).await?;
+    let engine = &call.engine;
+    let opens_step = |run: &Run, event: &EventType| engine.description_of(run).opens_step(event);
+    let store = &**engine.store();
+    let report = verify_one(store, run.run_key, &[], &opens_step).await?;
     let flaw = report.flaws.first();
     let problem = flaw.map(|flaw| flaw.what.clone()).or(report.unreadable.first().cloned());
     // The run may have continued since its row was read, so the verified head is shown.

@@ -53,7 +53,7 @@ async fn many_callers_read_what_they_wrote() {
     assert_eq!((health.runs.len(), health.runs[0].count), (1, 300));
     assert_eq!((health.turns.held.count, health.turns.ready.count), (0, 0));
     assert!(world.store.check().await.unwrap().is_empty());
-    let report = windlass_kernel::verify::verify_store(&*world.store, &[]).await.unwrap();
+    let report = windlass_testkit::verify_store(&*world.store, &[]).await.unwrap();
     assert!(report.is_clean(), "{report:?}");
     let size = log_bytes(&dir);
     assert!(size < 8 << 20, "the log was not restarted: {size} bytes");

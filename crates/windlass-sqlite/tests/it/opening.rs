@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
-use windlass_kernel::verify::verify_store;
 use windlass_kernel::{ErrorCode, ErrorKind, RunStatus, Store as _, Turn, Wake};
 use windlass_sqlite::{Options, SqliteStore};
 use windlass_testkit::events;
 use windlass_testkit::memory::ManualClock;
+use windlass_testkit::verify_store;
 use windlass_testkit::world::World;
 
 use crate::support::StoreDir;

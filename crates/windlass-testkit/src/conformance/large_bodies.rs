@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
-use windlass_kernel::verify::verify_store;
+use windlass::admin::verify_store;
 use windlass_kernel::{
     Body, BodyKey, BodyOwner, BodyRef, CausalRef, Collection, Commit, DeleteTrees, End, ErrorCode,
     Expect, Hold, Keep, LoadSteps, Namespace, NewRun, Op, PutBody, Query, RecordId, RecordKey,

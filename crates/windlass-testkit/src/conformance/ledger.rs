@@ -1,7 +1,7 @@
 //! The ledger: ordinals, causes, reading, verification.
 
 use serde_json::json;
-use windlass_kernel::verify::{Anchor, verify_store};
+use windlass::admin::{Anchor, verify_store};
 use windlass_kernel::{
     Body, CausalRef, Draft, End, Event, EventId, Limits, Namespace, OnExisting, Query, RunKey,
     StepStatus, Turn, Wake,

@@ -1,8 +1,8 @@
 //! State and messages of models: sealed by the events of the commit that writes them.
 
 use serde_json::json;
+use windlass::admin::verify_store;
 use windlass_kernel::ledger::{SealOf, seals_of};
-use windlass_kernel::verify::verify_store;
 use windlass_kernel::{
     Body, CONSUMED_MAX, CausalRef, Draft, Event, Limits, Message, NewEvent, OnExisting, StepKey,
     StepStatus, Turn,

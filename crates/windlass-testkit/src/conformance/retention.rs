@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use windlass_kernel::{
     CausalRef, Commit, CommitError, DeadLetter, DeleteTrees, Deleted, Hold, NewRun, OnExisting, Op,
-    Query, Refusal, Run, RunChange, RunKey, RunStatus, RunsQuery, TaskGuard, Turn,
+    Query, Refusal, Run, RunChange, RunKey, RunsQuery, TaskGuard, Turn,
 };
 
 use crate::world::World;
@@ -249,13 +249,10 @@ pub async fn lists_what_is_over(world: World) {
             limit,
         };
         let store = world.store.clone();
-        async move { store.list(query).await.unwrap().runs().unwrap() }
+        async move { store.list(query).await.unwrap().run_keys().unwrap() }
     };
-    let keys = |runs: Vec<Run>| runs.into_iter().map(|run| run.run_key).collect::<Vec<_>>();
-    let all = page(None, 100).await;
-    assert!(all.iter().all(|run| run.status == RunStatus::Complete));
-    assert_eq!(keys(all), over);
-    assert_eq!(keys(page(None, 2).await), over[..2]);
-    assert_eq!(keys(page(Some(over[1]), 2).await), over[2..4]);
-    assert_eq!(keys(page(Some(over[4]), 2).await), []);
+    assert_eq!(page(None, 100).await, over);
+    assert_eq!(page(None, 2).await, over[..2]);
+    assert_eq!(page(Some(over[1]), 2).await, over[2..4]);
+    assert_eq!(page(Some(over[4]), 2).await, []);
 }

@@ -1,7 +1,7 @@
 //! Tampering: what somebody with a SQL prompt changes is found, and the run is named.
 
+use windlass::admin::verify_store;
 use windlass_kernel::LoadSteps;
-use windlass_kernel::verify::verify_store;
 
 use super::ledger::varied;
 use super::load;

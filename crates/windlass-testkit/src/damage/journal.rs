@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use windlass_kernel::verify::{Anchor, verify_store};
+use windlass::admin::{Anchor, verify_store};
 use windlass_kernel::{Commit, Error, Head, Hold, OnExisting, Run, RunKey, Store, Turn};
 
 use super::sample::world;

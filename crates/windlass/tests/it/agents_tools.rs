@@ -136,6 +136,9 @@ async fn a_pause_before_a_call_is_no_interruption(h: Arc<Harness>) {
         run.pause().await.unwrap();
         door.add_permits(10);
         crate::harness::until_status(&run, RunStatus::Paused).await;
+        // The call was put off, so its row is not the one that its event has sealed.
+        let report = engine.admin().verify().await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
         let types = types_of(&engine, run.run_key()).await;
         let begun = if asks { "anthropic.suspended" } else { "tool_call.started" };
         assert!(types.iter().any(|name| name == begun), "{types:?}");

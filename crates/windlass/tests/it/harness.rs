@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use windlass::Status;
-use windlass::admin::Options;
-use windlass::kernel::verify::verify_store;
+use windlass::admin::{Options, verify_store};
 use windlass::kernel::{Event, MemoryStore, StepStatus};
 use windlass::model::Env;
 use windlass::{AnyError, Builder, Ctx, Engine, Limits, RunHandle, RunStatus, Store};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::admin::{FileArchive, Options, Retention};
-use windlass::kernel::{Actor, Query};
-use windlass::{Ctx, Result, RunStatus};
+use windlass::kernel::{Actor, Namespace, Order, Query, RunsQuery};
+use windlass::{Ctx, Result, RunStatus, Store};
 
 use crate::harness::{Harness, Kind, event_types, ok, on_every_store, run, until};
 
@@ -67,19 +67,14 @@ async fn one_unreadable_run_holds_up_nobody(h: Arc<Harness>) {
     for n in 0..20 {
         runs.push(remote.start(n).id(format!("run-{n}")).await.unwrap());
     }
-    let body = match h.kind {
-        Kind::Postgres => "'x'::bytea",
-        _ => "CAST('x' AS BLOB)",
-    };
-    let set = format!("UPDATE runs SET state = {body}, state_encoding = 'unheard-of'");
-    h.sql(&format!("{set} WHERE id = 'run-7'")).await;
+    damage(&h, "run-7").await;
     engine.workflow("echo", async |_: Ctx, n: usize| ok(n)).unwrap();
     for (n, run) in runs.iter().enumerate() {
         if n != 7 {
             assert_eq!(run.result().await.unwrap(), n);
         }
     }
-    h.sql("UPDATE runs SET state = NULL, state_encoding = NULL WHERE id = 'run-7'").await;
+    mend(&h, "run-7").await;
     assert_eq!(runs[7].result().await.unwrap(), 7);
 }
 
@@ -91,6 +86,170 @@ async fn one_unreadable_run_on_sqlite() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_unreadable_run_on_postgres() {
     run(Kind::Postgres, one_unreadable_run_holds_up_nobody).await;
+}
+
+// An ended run does not change.
+async fn allow_damage(h: &Harness) {
+    h.sql(match h.kind {
+        Kind::Postgres => "ALTER TABLE runs DISABLE TRIGGER USER",
+        _ => "DROP TRIGGER runs_ended",
+    })
+    .await;
+}
+
+// Makes the row of a run unreadable; `mend` undoes it.
+async fn damage(h: &Harness, id: &str) {
+    let body = match h.kind {
+        Kind::Postgres => "'x'::bytea",
+        _ => "CAST('x' AS BLOB)",
+    };
+    let set = format!("UPDATE runs SET state = {body}, state_encoding = 'unheard-of'");
+    h.sql(&format!("{set} WHERE id = '{id}'")).await;
+}
+
+async fn mend(h: &Harness, id: &str) {
+    let set = "UPDATE runs SET state = NULL, state_encoding = NULL";
+    h.sql(&format!("{set} WHERE id = '{id}'")).await;
+}
+
+async fn one_unreadable_run_is_kept_and_the_others_are_deleted(h: Arc<Harness>) {
+    let engine = h.engine_with(|o| Options { create_resend_max: SECOND / 4, ..o }).await;
+    let flow = engine.workflow("echo", async |_: Ctx, n: u32| ok(n)).unwrap();
+    let mut keys = Vec::new();
+    for id in ["bad", "good"] {
+        let run = flow.start(1).id(id).await.unwrap();
+        run.result().await.unwrap();
+        keys.push(run.run_key());
+    }
+    allow_damage(&h).await;
+    damage(&h, "bad").await;
+    engine
+        .admin()
+        .set_retention("echo", Some(&Retention::keep_for(SECOND).unwrap()))
+        .await
+        .unwrap();
+    let store = engine.admin().store();
+    until("the good run is deleted", || async {
+        engine.admin().sweep().await.unwrap();
+        let left = store.list(Query::RunKeys { after: None, limit: 10 }).await.unwrap();
+        left.run_keys().unwrap() == keys[..1]
+    })
+    .await;
+    let swept = engine.admin().sweep().await.unwrap();
+    assert_eq!((swept.trees, swept.failed), (0, 1), "{swept:?}");
+    mend(&h, "bad").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_passes_over_an_unreadable_run_on_sqlite() {
+    run(Kind::Sqlite, one_unreadable_run_is_kept_and_the_others_are_deleted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_passes_over_an_unreadable_run_on_postgres() {
+    run(Kind::Postgres, one_unreadable_run_is_kept_and_the_others_are_deleted).await;
+}
+
+// All pages of runs, of a number of rows each.
+async fn listed(store: &Arc<dyn Store>, limit: u32, order: Order, label: bool) -> Vec<String> {
+    let mut query = RunsQuery::all(Namespace::default_namespace(), limit);
+    query.order = order;
+    query.label = label.then(|| ("batch".to_owned(), "one".to_owned()));
+    let mut ids = Vec::new();
+    loop {
+        let page = store.list(Query::Runs(query.clone())).await.unwrap().runs().unwrap();
+        ids.extend(page.iter().map(|run| run.id.to_string()));
+        if page.len() < limit as usize {
+            return ids;
+        }
+        query.after = page.last().map(|run| run.run_key);
+    }
+}
+
+async fn unreadable_rows_do_not_hide_the_others(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine.workflow("echo", async |_: Ctx, n: u32| ok(n)).unwrap();
+    for n in 0..7 {
+        let run = flow.start(n).id(format!("run-{n}")).label("batch", "one").await.unwrap();
+        run.result().await.unwrap();
+    }
+    let store = engine.admin().store();
+    allow_damage(&h).await;
+    let bad = [1, 3, 4];
+    for n in bad {
+        damage(&h, &format!("run-{n}")).await;
+    }
+    let mut expect = ["run-0", "run-2", "run-5", "run-6"];
+    for (order, label) in [(Order::Ascending, false), (Order::Ascending, true)] {
+        for limit in [1, 2, 3, 100] {
+            assert_eq!(listed(store, limit, order, label).await, expect, "{limit} {label}");
+        }
+    }
+    expect.reverse();
+    assert_eq!(listed(store, 2, Order::Descending, false).await, expect);
+    assert_eq!(store.unreadable_rows(), 3, "each row counts once");
+    for n in bad {
+        mend(&h, &format!("run-{n}")).await;
+    }
+    assert_eq!(listed(store, 3, Order::Ascending, false).await.len(), 7);
+
+    // One policy of four cannot even be decoded.
+    let keep = Retention::keep_for("1 hour").unwrap();
+    for name in ["a", "b", "c", "d"] {
+        engine.admin().set_retention(name, Some(&keep)).await.unwrap();
+    }
+    let of = "kind = 'retention' AND name LIKE '%/b'";
+    h.sql(&format!("UPDATE settings SET value_encoding = 'unheard-of' WHERE {of}")).await;
+    let names = engine.admin().retentions().await.unwrap();
+    let names: Vec<String> = names.iter().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(names, ["a", "c", "d"]);
+    let query = Query::Settings { kind: "retention".into(), after: None, limit: 2 };
+    let page = store.list(query).await.unwrap().settings().unwrap();
+    assert_eq!(page.len(), 2, "the page is full: {page:?}");
+    assert_eq!(store.unreadable_rows(), 4);
+    h.sql(&format!("DELETE FROM settings WHERE {of}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_pass_over_unreadable_rows_on_sqlite() {
+    run(Kind::Sqlite, unreadable_rows_do_not_hide_the_others).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_pass_over_unreadable_rows_on_postgres() {
+    run(Kind::Postgres, unreadable_rows_do_not_hide_the_others).await;
+}
+
+// An unreadable template does not stop starts of other workflows that only other processes serve.
+async fn one_unreadable_template_stops_no_other_start(h: Arc<Harness>) {
+    let shared = |options| Options { shared: true, ..options };
+    let server = h.engine_with(shared).await;
+    for name in ["one", "two"] {
+        server.workflow(name, async |_: Ctx, n: u32| ok(n)).unwrap();
+    }
+    let run = server.remote_workflow::<u32, u32>("one").unwrap().start(1).await.unwrap();
+    run.result().await.unwrap();
+    until("the templates are stored", || async {
+        h.number("SELECT count(*) FROM settings WHERE kind = 'workflow'").await >= 2
+    })
+    .await;
+    h.stop(&server).await;
+    let bad = "kind = 'workflow' AND name = 'one'";
+    h.sql(&format!("UPDATE settings SET value_encoding = 'unheard-of' WHERE {bad}")).await;
+    let client = h.engine_with(shared).await;
+    let remote = client.remote_workflow::<u32, u32>("two").unwrap();
+    remote.start(2).id("of-two").await.unwrap();
+    h.sql(&format!("DELETE FROM settings WHERE {bad}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_pass_over_an_unreadable_template_on_sqlite() {
+    run(Kind::Sqlite, one_unreadable_template_stops_no_other_start).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_pass_over_an_unreadable_template_on_postgres() {
+    run(Kind::Postgres, one_unreadable_template_stops_no_other_start).await;
 }
 
 async fn panics(ctx: Ctx, long: bool) -> Result<u32> {

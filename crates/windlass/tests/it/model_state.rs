@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 use windlass::admin::transfer::{Importer, RunExport, export_run};
-use windlass::kernel::verify::verify_store;
+use windlass::admin::verify_store;
 use windlass::kernel::{
     Body, BodyKey, BodyOwner, BoxFuture, CausalRef, Draft, Error, EventType, Message, MessageKind,
     ModelName, NewEvent, NewRun, RunId, RunKey, RunStatus, Sha256Digest, Step, StepKey, StepStatus,

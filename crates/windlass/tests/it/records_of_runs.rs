@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use windlass::kernel::verify::verify_store;
+use windlass::admin::verify_store;
 use windlass::kernel::{
     Body, Commit, Draft, EventId, NewRun, OnExisting, Op, Query, RunId, RunKey, Stamp,
 };

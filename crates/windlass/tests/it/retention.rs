@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use windlass::admin::transfer::{Imported, Importer, RunExport};
-use windlass::admin::{Archive, FileArchive, Options, Retention};
+use windlass::admin::{Anchor, Archive, FileArchive, Options, Retention, verify_store};
 use windlass::kernel::kept::{load_kept, load_kept_tree};
-use windlass::kernel::verify::{Anchor, verify_store};
 use windlass::kernel::{
     BoxFuture, Commit, CommitError, CommitResults, ErrorCode, ErrorKind, Query, RunGuard,
 };

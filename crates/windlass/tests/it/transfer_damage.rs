@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::admin::transfer::{Importer, RunExport, export_run};
-use windlass::kernel::verify::verify_store;
+use windlass::admin::verify_store;
 use windlass::kernel::{Limits, MemoryStore, Query, RunKey};
 use windlass::model::TokioEnv;
 use windlass::{Ctx, Engine, Result, Store};

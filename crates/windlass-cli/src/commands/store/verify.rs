@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use windlass::Store;
-use windlass::kernel::verify::{Anchor, Flaw, RecordFlaw, Report, verify_one, verify_store};
+use windlass::admin::{Anchor, Report, verify_one, verify_store};
+use windlass::kernel::verify::{Flaw, RecordFlaw};
 
 use super::{open_read_only, resolve_run_keys};
 use crate::args::VerifyArgs;

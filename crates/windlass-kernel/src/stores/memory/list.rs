@@ -162,7 +162,7 @@ impl State {
                         && Some(run.run_key) > *after
                         && self.expired(run, *ended_for)
                 });
-                Rows::Runs(runs.take(limit).cloned().collect())
+                Rows::RunKeys(runs.take(limit).map(|run| run.run_key).collect())
             }
             Query::Settings { kind, after, .. } => {
                 let settings = self.settings.values().filter(|setting| {

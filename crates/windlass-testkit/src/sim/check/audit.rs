@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use serde_json::json;
+use windlass::admin::verify_store;
 use windlass_kernel::canonical::to_canonical;
 use windlass_kernel::ledger::{genesis, run_end_digest, step_digest};
-use windlass_kernel::verify::verify_store;
 use windlass_kernel::{
     Event, Head, Loaded, MemoryStore, Message, Query, Run, RunKey, Sha256Digest, Store, Task,
 };

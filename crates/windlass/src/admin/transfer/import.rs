@@ -22,6 +22,7 @@ use windlass_kernel::{
 };
 
 use super::{PAGE, Parts, RunExport, read_logs, read_tasks};
+use crate::admin::verify::verify_whole;
 
 /// Ops of one commit.
 const OPS_MAX: usize = 1_000;
@@ -172,7 +173,7 @@ impl Importer {
             let message = format!("{name} is not what was exported: {}", error.message());
             Error::new(ErrorKind::Invalid, ErrorCode::InvalidExport, message)
         })?;
-        parts.whole.verify(&[]).map_err(|flaw| {
+        verify_whole(&parts.whole).map_err(|flaw| {
             let message = format!("{name} is not what was exported: {flaw}");
             Error::new(ErrorKind::Invalid, ErrorCode::InvalidExport, message)
         })?;
