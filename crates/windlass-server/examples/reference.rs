@@ -1,6 +1,11 @@
 //! Prints the HTTP reference as Markdown, for docs/http-reference.md.
 
-fn main() {
-    let options = windlass_server::Options { tick: true, ..windlass_server::Options::default() };
+mod sets;
+
+#[tokio::main]
+async fn main() -> windlass::Result<()> {
+    let routes = sets::all().await?;
+    let options = windlass_server::Options { tick: true, routes, ..Default::default() };
     print!("{}", windlass_server::reference(&options));
+    Ok(())
 }

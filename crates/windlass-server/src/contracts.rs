@@ -3,8 +3,10 @@
 //! A program that serves documents adds the set to [`crate::Options::routes`]. Every write needs a caller with a
 //! subject, because the audit note of a document names a person.
 
+mod docs;
 mod expressions;
 mod listings;
+mod quorum;
 
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 use windlass::ErrorCode;
 use windlass::contracts::language::approvers::Directory;
 use windlass::contracts::language::diagnostic::Diagnostic;
@@ -107,6 +110,7 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(records, g.clone(), &at("/versions/{version}"), with(get(document_version)))
         .route(records, g.clone(), &at("/diff/{from}/{to}"), with(get(document_diff)))
         .route(records, g.clone(), &at("/position"), with(get(position)))
+        .route(records, g.clone(), &at("/workflow"), with(get(document_workflow)))
         .route(records, g.clone(), &at("/approvals"), with(get(approvals_of)))
         .route(records, p.clone(), &at("/rebuild"), with(post(rebuild)))
         .route(manage, p.clone(), &at("/advance"), with(post(advance)))
@@ -121,6 +125,7 @@ pub fn routes(contracts: &Contracts) -> RouteSet {
         .route(decide, g.clone(), "/approvals", with(get(inbox)))
         .route(decide, g, "/approvals/{approval}", with(get(approval)))
         .route(decide, p, "/approvals/{approval}/{decision}", with(post(decide_approval)))
+        .described(docs::of)
 }
 
 fn ok<T: serde::Serialize>(value: &T) -> Answer {
@@ -211,9 +216,12 @@ impl Page {
     }
 }
 
-#[derive(Deserialize, Default)]
+/// Why a person acts.
+#[derive(Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = DocumentReason)]
 struct Reason {
+    /// The reason, for the audit.
     reason: Option<String>,
 }
 
@@ -418,10 +426,13 @@ async fn effective_diff(
     }
 }
 
-#[derive(Deserialize)]
+/// A document to create.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewDocument {
+    /// The id, unique in the type.
     id: String,
+    /// The content, which fits the schema of the type.
     content: Value,
 }
 
@@ -459,10 +470,14 @@ async fn read_document(
     document_answer(StatusCode::OK, &of(&contracts, &engine).document(&name, &id).await?)
 }
 
-#[derive(Deserialize)]
+/// An edit of a document.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = DocumentEdit)]
 struct Edit {
+    /// The whole new content.
     content: Value,
+    /// The reason, for the audit.
     reason: Option<String>,
 }
 
@@ -498,9 +513,12 @@ async fn act(
     document_answer(StatusCode::ACCEPTED, &called)
 }
 
-#[derive(Deserialize)]
+/// An amendment of a document.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = DocumentAmendment)]
 struct Amend {
+    /// The id of the new document.
     id: String,
 }
 
@@ -539,6 +557,14 @@ async fn position(
     Path((name, id)): Path<(String, String)>,
 ) -> Answer {
     ok(&of(&contracts, &engine).position(&name, &id).await?)
+}
+
+async fn document_workflow(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id)): Path<(String, String)>,
+) -> Answer {
+    ok(&*of(&contracts, &engine).document_workflow(&name, &id).await?)
 }
 
 async fn approvals_of(
@@ -602,14 +628,23 @@ async fn approval(
     who: Who,
     Path(id): Path<String>,
 ) -> Answer {
-    ok(&of(&contracts, &engine).review(&id, who.subject.as_ref()).await?)
+    let contracts = of(&contracts, &engine);
+    let review = contracts.review(&id, who.subject.as_ref()).await?;
+    let quorum = quorum::progress(&contracts, &review.approval).await?;
+    ok(&quorum::Reviewed { review, quorum })
 }
 
-#[derive(Deserialize)]
+/// A decision on a request for approval.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ApprovalDecision)]
 struct Decision {
+    /// The digest of the content that the person has read. Needed to approve, reject or abstain.
+    #[schema(value_type = Option<String>)]
     digest: Option<Sha256Digest>,
+    /// Why.
     reason: Option<String>,
+    /// The person who decides instead. Needed to delegate.
     to: Option<String>,
 }
 

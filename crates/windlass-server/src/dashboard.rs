@@ -3,6 +3,8 @@
 //! All URLs in the files are relative. Each page gets a relative `<base>` from the depth of its own path,
 //! so that one build works under any prefix, also one that a proxy has removed.
 
+use std::sync::OnceLock;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -22,36 +24,53 @@ const INDEX: &str = include_str!("../ui/dist/index.html");
 const JS: &str = "text/javascript; charset=utf-8";
 
 /// A file: path, content type, content, and the content with brotli.
-type File = (&'static str, &'static str, &'static [u8], Option<&'static [u8]>);
+type File = (&'static str, &'static str, Asset, Option<Asset>);
 
-macro_rules! packed {
-    ($path:literal) => {
-        Some(include_bytes!(concat!("../ui/dist/", $path, ".br")).as_slice())
+/// Bytes of the binary with their tag, which is computed at the first request.
+struct Asset {
+    bytes: &'static [u8],
+    tag: OnceLock<String>,
+}
+
+impl Asset {
+    const fn new(bytes: &'static [u8]) -> Self {
+        Self { bytes, tag: OnceLock::new() }
+    }
+
+    fn tag(&self) -> &str {
+        self.tag.get_or_init(|| tag_of(self.bytes))
+    }
+}
+
+macro_rules! asset {
+    ($($part:literal),+) => {
+        Asset::new(include_bytes!(concat!("../ui/dist/", $($part),+)))
     };
 }
 
-const FILES: [File; 6] = [
-    (
-        "assets/index.js",
-        JS,
-        include_bytes!("../ui/dist/assets/index.js"),
-        packed!("assets/index.js"),
-    ),
+macro_rules! packed {
+    ($path:literal) => {
+        Some(asset!($path, ".br"))
+    };
+}
+
+static FILES: [File; 6] = [
+    ("assets/index.js", JS, asset!("assets/index.js"), packed!("assets/index.js")),
     (
         "assets/index.css",
         "text/css; charset=utf-8",
-        include_bytes!("../ui/dist/assets/index.css"),
+        asset!("assets/index.css"),
         packed!("assets/index.css"),
     ),
-    ("assets/live.worker.js", JS, include_bytes!("../ui/dist/assets/live.worker.js"), None),
+    ("assets/live.worker.js", JS, asset!("assets/live.worker.js"), None),
     (
         "assets/graph.worker.js",
         JS,
-        include_bytes!("../ui/dist/assets/graph.worker.js"),
+        asset!("assets/graph.worker.js"),
         packed!("assets/graph.worker.js"),
     ),
-    ("theme.js", JS, include_bytes!("../ui/dist/theme.js"), None),
-    ("icon.svg", "image/svg+xml", include_bytes!("../ui/dist/icon.svg"), None),
+    ("theme.js", JS, asset!("theme.js"), None),
+    ("icon.svg", "image/svg+xml", asset!("icon.svg"), None),
 ];
 
 /// Adds the dashboard, if the options ask for it.
@@ -86,10 +105,10 @@ async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Response 
     let path = uri.path().strip_prefix("/ui/").unwrap_or_default();
     match FILES.iter().find(|(name, ..)| *name == path) {
         Some((_, kind, content, packed)) => {
-            let packed = packed.filter(|_| accepts_brotli(&headers));
+            let packed = packed.as_ref().filter(|_| accepts_brotli(&headers));
             let is_packed = packed.is_some();
-            let content = packed.unwrap_or(content);
-            let mut response = file(&headers, kind, Bytes::from_static(content));
+            let asset = packed.unwrap_or(content);
+            let mut response = file(&headers, kind, Bytes::from_static(asset.bytes), asset.tag());
             let headers = response.headers_mut();
             headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
             if is_packed {
@@ -108,7 +127,8 @@ fn html(app: &App, headers: &HeaderMap, path: &str) -> Response {
         &format!("content=\"..{}\"", app.options.base),
         1,
     );
-    file(headers, "text/html; charset=utf-8", text.into())
+    let tag = tag_of(text.as_bytes());
+    file(headers, "text/html; charset=utf-8", text.into(), &tag)
 }
 
 /// Whether the client reads brotli. `br;q=0` refuses it.
@@ -130,8 +150,11 @@ fn base_of(path: &str) -> String {
     }
 }
 
-fn file(headers: &HeaderMap, kind: &'static str, content: Bytes) -> Response {
-    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&content)[..12]));
+fn tag_of(content: &[u8]) -> String {
+    format!("\"{}\"", hex::encode(&Sha256::digest(content)[..12]))
+}
+
+fn file(headers: &HeaderMap, kind: &'static str, content: Bytes, tag: &str) -> Response {
     let known =
         headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = match known {
@@ -178,6 +201,16 @@ mod tests {
             assert_eq!(accepts_brotli(&headers), expect, "{asked}");
         }
         assert!(!accepts_brotli(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn the_tag_of_a_file_is_computed_once() {
+        for (path, _, plain, packed) in &FILES {
+            for asset in std::iter::once(plain).chain(packed) {
+                assert_eq!(asset.tag(), tag_of(asset.bytes), "{path}");
+                assert!(std::ptr::eq(asset.tag(), asset.tag()), "{path}");
+            }
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod paging;
 mod parser_tests;
 mod precondition;
 mod reference;
+mod route_doc;
 mod router;
 mod routes;
 mod series;

@@ -10,6 +10,7 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use utoipa::ToSchema;
 use windlass::ErrorCode;
 use windlass::agents::prices::UsdNanos;
 use windlass::agents::{self, BudgetLimits, SpendQuery};
@@ -18,6 +19,7 @@ use windlass::kernel::RunKey;
 use crate::auth::Scope;
 use crate::error::ApiError;
 use crate::extract::CallerEngine;
+use crate::route_doc::RouteDoc;
 use crate::table::{Access, RouteSet};
 
 type Answer = Result<Response, ApiError>;
@@ -40,6 +42,50 @@ pub fn routes() -> RouteSet {
         .route(manage, p, "/budgets/{budget}/raise", post(raise_budget))
         .route(read, g.clone(), "/spend", get(spend))
         .route(read, g, "/spend/{runKey}", get(root_spend))
+        .described(doc)
+}
+
+/// What the OpenAPI document says about a route.
+fn doc(method: &Method, path: &str) -> RouteDoc {
+    let page = |doc: RouteDoc| {
+        doc.count("limit", "The number of rows: 1 to 100. Default 25.")
+            .query("after", "`next` of the previous page.")
+    };
+    match (method.as_str(), path) {
+        ("GET", "/batches") => page(RouteDoc::new("listBatches", "Lists batches of calls."))
+            .query("status", "Only batches with this status.")
+            .query("provider", "Only batches of this provider."),
+        ("GET", "/batches/{intent}") => RouteDoc::new("getBatchOfCalls", "Returns a batch."),
+        ("POST", "/batches/{intent}/cancel") => {
+            RouteDoc::new("cancelBatch", "Asks the provider to cancel a batch.")
+        }
+        ("GET", "/lanes") => RouteDoc::new(
+            "listLanes",
+            "Lists the lanes with the calls that wait and the batches in flight.",
+        ),
+        ("POST", "/lanes/{provider}/flush") => {
+            RouteDoc::new("flushLane", "Sends what waits in the lanes of a provider.")
+        }
+        ("GET", "/budgets") => page(RouteDoc::new("listBudgets", "Lists budgets by id."))
+            .query("workflow", "Only the budget of this workflow.")
+            .query("run", "Only the budget of this run.")
+            .query("root", "Only the budgets of runs below this root."),
+        ("GET", "/budgets/{budget}") => RouteDoc::new("getBudget", "Returns a budget."),
+        ("POST", "/budgets/{budget}/raise") => {
+            RouteDoc::new("raiseBudget", "Adds to the limits of a budget.").body::<Raise>()
+        }
+        ("GET", "/spend") => {
+            RouteDoc::new("getSpend", "Returns the usage of calls by day, workflow and model.")
+                .query("from", "The first day, as `2026-11-18`.")
+                .query("to", "The last day.")
+                .query("workflow", "Only calls of this workflow.")
+                .query("model", "Only calls of this model.")
+        }
+        ("GET", "/spend/{runKey}") => {
+            RouteDoc::new("getRootSpend", "Returns the usage of a root run with all its branches.")
+        }
+        _ => RouteDoc::default(),
+    }
 }
 
 fn ok<T: serde::Serialize>(value: &T) -> Answer {
@@ -138,11 +184,16 @@ async fn read_budget(CallerEngine(engine): CallerEngine, Path(id): Path<String>)
     ok(&agents::budget(&engine, &id).await?)
 }
 
-#[derive(Deserialize)]
+/// What is added to the limits of a budget.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = BudgetRaise)]
 struct Raise {
+    /// US dollars.
     usd: Option<f64>,
+    /// Tokens.
     tokens: Option<u64>,
+    /// Calls.
     calls: Option<u64>,
 }
 

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::router::{openapi, route_list};
 use crate::table::Access;
 
-const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 /// The HTTP reference as Markdown: the access, parameters and responses of every route.
 pub fn reference(options: &Options) -> String {
@@ -18,7 +18,7 @@ pub fn reference(options: &Options) -> String {
     let mut text = String::from(
         "# HTTP reference\n\n\
          This page is generated from the OpenAPI document with\n\
-         `cargo run -p windlass-server --features agents,webhooks --example reference`; a test compares them.\n\
+         `cargo run -p windlass-server --all-features --example reference`; a test compares them.\n\
          [The HTTP API](http.md) describes what all routes have in common.\n\n\
          Paths are relative to the base path, `/api` by default. All errors have the shape\n\
          [Failure](#failure).\n",

@@ -38,6 +38,7 @@ pub(crate) mod session;
 pub(crate) mod tick;
 pub(crate) mod timeline;
 pub(crate) mod tree;
+pub(crate) mod tries;
 pub(crate) mod updates;
 #[cfg(feature = "webhooks")]
 pub(crate) mod webhooks;

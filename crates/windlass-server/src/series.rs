@@ -99,6 +99,10 @@ impl<const N: usize> Growth<N> {
 }
 
 impl Kept {
+    fn counts(&self, name: &Name) -> bool {
+        self.workflows.len() < WORKFLOWS_MAX || self.workflows.contains_key(name)
+    }
+
     fn add(
         &mut self,
         minute: i64,
@@ -108,7 +112,7 @@ impl Kept {
         self.all.add(minute, all);
         for (namespace, workflow, figures) in workflows {
             let name = (namespace, workflow);
-            if self.workflows.len() < WORKFLOWS_MAX || self.workflows.contains_key(&name) {
+            if self.counts(&name) {
                 self.workflows.entry(name).or_default().add(minute, figures);
             }
         }
@@ -142,6 +146,13 @@ impl Series {
                 kept.workflows.get(name).map(|growth| growth.from(minute)).unwrap_or_default()
             }
         }
+    }
+}
+
+impl Series {
+    /// Whether the figures of a workflow are kept. Those of workflows after the first 40 are not.
+    pub(crate) fn counts(&self, name: &Name) -> bool {
+        self.kept.lock().counts(name)
     }
 }
 
@@ -212,7 +223,9 @@ mod tests {
         assert_eq!(seen(&kept.workflows[&of("a")]), [(1, 3)]);
         assert_eq!(seen(&kept.workflows[&of("b")]), [(1, 2), (2, 1)]);
         let many = (0..2 * WORKFLOWS_MAX).map(|n| figures(&format!("w-{n}"), 1)).collect();
+        assert!(kept.counts(&of("w-0")) && kept.counts(&of("later")));
         kept.add(3, [7, 0, 0, 0, 0, 0, 0], many);
+        assert!(kept.counts(&of("a")) && !kept.counts(&of("later")));
         assert_eq!(kept.workflows.len(), WORKFLOWS_MAX);
     }
 }

@@ -7,19 +7,15 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::Method;
 use axum::routing::MethodRouter;
-use utoipa::openapi::path::{
-    HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn, PathItem, Paths,
-};
-use utoipa::openapi::{
-    ComponentsBuilder, ContentBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder,
-    ResponsesBuilder, Schema,
-};
+use utoipa::openapi::path::{PathItem, Paths};
+use utoipa::openapi::{ComponentsBuilder, OpenApi, RefOr, Schema};
 use utoipa_axum::router::UtoipaMethodRouter;
 use windlass_engine::ModelDescription;
 
 use crate::app::App;
 use crate::auth::Scope;
 use crate::metrics::Labels;
+use crate::route_doc::{RouteDoc, http_method};
 
 /// The access that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +90,16 @@ impl Entry {
 pub struct RouteSet {
     name: &'static str,
     is_of_model: bool,
-    routes: Vec<(Access, Method, String, MethodRouter)>,
+    routes: Vec<Brought>,
+}
+
+#[derive(Clone)]
+struct Brought {
+    access: Access,
+    method: Method,
+    path: String,
+    handler: MethodRouter,
+    doc: RouteDoc,
 }
 
 impl RouteSet {
@@ -129,7 +134,17 @@ impl RouteSet {
         path: &str,
         handler: MethodRouter,
     ) -> Self {
-        self.routes.push((access, method, path.trim_end_matches('/').to_owned(), handler));
+        let (path, doc) = (path.trim_end_matches('/').to_owned(), RouteDoc::default());
+        self.routes.push(Brought { access, method, path, handler, doc });
+        self
+    }
+
+    /// Describes the routes for the OpenAPI document.
+    #[cfg(any(feature = "agents", feature = "contracts"))]
+    pub(crate) fn described(mut self, doc: impl Fn(&Method, &str) -> RouteDoc) -> Self {
+        for route in &mut self.routes {
+            route.doc = doc(&route.method, &route.path);
+        }
         self
     }
 }
@@ -187,9 +202,9 @@ impl Routes {
         self
     }
 
-    /// Adds a set of routes from outside the server. The OpenAPI document has their paths, and no types.
+    /// Adds a set of routes from outside the server.
     pub(crate) fn add_set(mut self, set: &RouteSet, body_bytes_max: usize) -> Self {
-        for (access, method, path, handler) in &set.routes {
+        for Brought { access, method, path, handler, doc } in &set.routes {
             let bare = format!("{}{path}", self.base);
             let handler = handler.clone().layer(DefaultBodyLimit::max(body_bytes_max));
             for full in [format!("{bare}/"), bare] {
@@ -198,7 +213,8 @@ impl Routes {
                 self.router = self.router.route(&full, handler.clone().with_state(()));
             }
             if let Some(method) = http_method(method) {
-                self.document(path.replace("{*", "{"), path_item(set.name, method, path));
+                self.schemas.extend(doc.schemas.iter().cloned());
+                self.document(path.replace("{*", "{"), doc.path_item(set.name, method, path));
             }
         }
         self
@@ -258,36 +274,6 @@ impl Routes {
         api.components = Some(components.build());
         (self.router, Table::new(self.entries), api)
     }
-}
-
-// The documentation of a route from outside the server.
-fn path_item(tag: &str, method: HttpMethod, path: &str) -> PathItem {
-    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let parameters = names.map(|name| {
-        ParameterBuilder::new()
-            .name(name.trim_start_matches('*'))
-            .parameter_in(ParameterIn::Path)
-            .required(Required::True)
-            .schema(Some(<String as utoipa::PartialSchema>::schema()))
-            .build()
-    });
-    let failure = ContentBuilder::new().schema(Some(Ref::from_schema_name("Failure"))).build();
-    let responses = ResponsesBuilder::new()
-        .response("200", ResponseBuilder::new().description("").build())
-        .response("default", ResponseBuilder::new().content("application/json", failure).build());
-    let operation = OperationBuilder::new().tag(tag).parameters(Some(parameters));
-    PathItem::new(method, operation.responses(responses.build()).build())
-}
-
-fn http_method(method: &Method) -> Option<HttpMethod> {
-    Some(match *method {
-        Method::GET => HttpMethod::Get,
-        Method::POST => HttpMethod::Post,
-        Method::PUT => HttpMethod::Put,
-        Method::DELETE => HttpMethod::Delete,
-        Method::PATCH => HttpMethod::Patch,
-        _ => return None,
-    })
 }
 
 fn methods(item: &PathItem) -> Vec<Method> {

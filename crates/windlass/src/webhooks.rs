@@ -26,7 +26,7 @@ use windlass_kernel::{
 };
 
 pub(crate) use answer::{excerpt, retry_after};
-pub use endpoints::DisabledEndpoint;
+pub use endpoints::{DisabledEndpoint, display_url};
 #[cfg(feature = "relays")]
 pub use hook::{CALLBACK_URL, WebhookTerminalHook};
 pub use reqwest::header::HeaderMap;

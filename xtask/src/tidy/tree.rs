@@ -16,20 +16,21 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// All files by path; the text of binary files is empty.
 pub(super) struct Tree {
     files: BTreeMap<String, String>,
+    binaries: BTreeMap<String, Vec<u8>>,
 }
 
 impl Tree {
     /// Reads the working tree, committed or not, without build output and files of tools.
     pub(super) fn read(root: &Path) -> Result<Self> {
-        let mut files = BTreeMap::new();
-        read_directory(root, "", &mut files)?;
-        Ok(Self { files })
+        let mut tree = Self { files: BTreeMap::new(), binaries: BTreeMap::new() };
+        tree.read_directory(root, "")?;
+        Ok(tree)
     }
 
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
-        Self { files: files.iter().map(own).collect() }
+        Self { files: files.iter().map(own).collect(), binaries: BTreeMap::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -39,6 +40,12 @@ impl Tree {
     /// All files: path and text.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// The bytes of a file; none if there is no such file.
+    pub(super) fn bytes(&self, path: &str) -> Option<&[u8]> {
+        let text = || self.files.get(path).map(String::as_bytes);
+        self.binaries.get(path).map(Vec::as_slice).or_else(text)
     }
 
     /// All Rust files.
@@ -64,6 +71,31 @@ impl Tree {
     }
 }
 
+impl Tree {
+    fn read_directory(&mut self, directory: &Path, prefix: &str) -> Result<()> {
+        let entries = fs::read_dir(directory)
+            .with_context(|| format!("could not read {}", directory.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = format!("{prefix}{name}");
+            let kind = entry.file_type()?;
+            if kind.is_dir() && is_ours(&name) {
+                self.read_directory(&entry.path(), &format!("{path}/"))?;
+            } else if kind.is_file() && path != WORKTREE_LINK {
+                let small = entry.metadata()?.len() <= TEXT_BYTES_MAX;
+                let bytes = if small { fs::read(entry.path())? } else { Vec::new() };
+                let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+                    self.binaries.insert(path.clone(), error.into_bytes());
+                    String::new()
+                });
+                self.files.insert(path, text);
+            }
+        }
+        Ok(())
+    }
+}
+
 fn name_fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -72,29 +104,6 @@ fn name_fits(pattern: &str, name: &str) -> bool {
             (0..=rest.len()).filter_map(|at| rest.get(at..)).any(|rest| name_fits(after, rest))
         }
     }
-}
-
-fn read_directory(
-    directory: &Path,
-    prefix: &str,
-    files: &mut BTreeMap<String, String>,
-) -> Result<()> {
-    let entries = fs::read_dir(directory)
-        .with_context(|| format!("could not read {}", directory.display()))?;
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let path = format!("{prefix}{name}");
-        let kind = entry.file_type()?;
-        if kind.is_dir() && is_ours(&name) {
-            read_directory(&entry.path(), &format!("{path}/"), files)?;
-        } else if kind.is_file() && path != WORKTREE_LINK {
-            let small = entry.metadata()?.len() <= TEXT_BYTES_MAX;
-            let text = if small { fs::read(entry.path())? } else { Vec::new() };
-            files.insert(path, String::from_utf8(text).unwrap_or_default());
-        }
-    }
-    Ok(())
 }
 
 fn is_ours(directory: &str) -> bool {
@@ -121,6 +130,8 @@ mod tests {
         let tree = Tree::read(root.path()).unwrap();
         let files: Vec<_> = tree.files().collect();
         assert_eq!(files, [(".ci/run", "text"), ("a/b.rs", "text"), ("binary", "")]);
+        assert_eq!(tree.bytes("binary"), Some([0xff, 0x00].as_slice()));
+        assert_eq!((tree.bytes("a/b.rs"), tree.bytes("none")), (Some(b"text".as_slice()), None));
     }
 
     #[test]

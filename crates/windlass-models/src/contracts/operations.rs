@@ -1,8 +1,10 @@
 //! Operation of documents: where a run stands, and whether its state can be rebuilt from its steps.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use windlass_contracts::tokens::{Status, StepRow};
-use windlass_contracts::types::Token;
+use windlass_contracts::types::{CompiledWorkflow, Token};
 use windlass_kernel::{Error, ErrorCode, Run, RunId, RunKey, Step};
 
 use super::error::not_found;
@@ -104,6 +106,26 @@ impl Contracts {
         let rebuilt = rebuild(&artefact, &steps)?;
         let bytes = |state| serde_json::to_vec(state).unwrap_or_default();
         Ok(Rebuilt { same: bytes(&rebuilt) == bytes(&snapshot.state), steps: steps.len() })
+    }
+
+    /// The compiled workflow that a document is pinned to. A later publication does not change it.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts) -> windlass::Result<()> {
+    /// println!("{} nodes", contracts.document_workflow("invoice", "i-1").await?.nodes.len());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::DocumentNotFound`] if there is no such document.
+    pub async fn document_workflow(
+        &self,
+        entity_type: &str,
+        id: &str,
+    ) -> Result<Arc<CompiledWorkflow>, Error> {
+        let document = self.document(entity_type, id).await?;
+        self.shared.artefact(self.engine.namespace(), document.row.artefact).await
     }
 
     async fn steps_of(&self, run: &Run) -> Result<Vec<Step>, Error> {

@@ -3,7 +3,8 @@
 //!     cargo run -p windlass-server --all-features --example showcase -- 7979
 //!     # open http://127.0.0.1:7979/
 //!
-//! Two more numbers add runs that start tomorrow, and one run with many steps.
+//! Two more numbers add runs that start tomorrow, and one run with many steps. A word after them: `usual` has no hostile
+//! values, `empty` has no data, `keys` needs an API key, and `plain` has no data and no dashboard.
 
 #![allow(clippy::disallowed_methods, reason = "the example waits for its runs with the real clock")]
 
@@ -21,17 +22,28 @@ async fn main() -> windlass::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let number = |at: usize| std::env::args().nth(at).and_then(|text| text.parse::<u32>().ok());
     let port = number(1).and_then(|port| u16::try_from(port).ok()).unwrap_or(7979);
+    let mode = std::env::args().nth(4).unwrap_or_default();
     let world = world::World::open().await?;
-    let options = Options { auth: Auth::LoopbackAs(world::fay()), ..world.options() };
+    let mut options = Options { auth: Auth::LoopbackAs(world::fay()), ..world.options() };
+    match mode.as_str() {
+        "keys" => options.auth = Auth::Keys,
+        "plain" => options.dashboard = false,
+        _ => {}
+    }
     let app = router(&world.engine, options)?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let origin = format!("http://{}", listener.local_addr()?);
     let serving = tokio::spawn(serve(listener, app, async {
         let _ = tokio::signal::ctrl_c().await;
     }));
-    world.add_documents().await?;
-    world::seed(&reqwest::Client::new(), &format!("{origin}/api")).await;
-    add_many(&format!("{origin}/api"), number(2).unwrap_or(0), number(3).unwrap_or(0)).await?;
+    if !["empty", "keys", "plain"].contains(&mode.as_str()) {
+        let values = if mode == "usual" { world::Values::Usual } else { world::Values::Hostile };
+        let (http, api) = (reqwest::Client::new(), format!("{origin}/api"));
+        world.add_documents(values).await?;
+        world::seed(&http, &api, values).await;
+        world::seed_people(&http, &api, values).await;
+        add_many(&api, number(2).unwrap_or(0), number(3).unwrap_or(0)).await?;
+    }
     println!("{origin}/");
     serving.await??;
     world.engine.stop(Duration::from_secs(5)).await?;

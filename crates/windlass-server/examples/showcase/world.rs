@@ -11,6 +11,7 @@ use windlass::agents::{
 };
 use windlass::contracts::language::approvers::{Directory, Person};
 use windlass::contracts::language::templates;
+use windlass::contracts::language::tokens::Verdict;
 use windlass::contracts::{ActionOutcome, Contracts};
 use windlass::kernel::{LogLevel, Subject};
 use windlass::machines::{ActivityError, Workflow, WorkflowAction, WorkflowError};
@@ -39,6 +40,31 @@ pub(crate) const CORPUS: &[&str] = &[
     "<math><mtext></form><form><mglyph><style></math><img src onerror=window.__xss=1>",
 ];
 
+/// The values of users.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// Those that run as a script where a page does not treat them as text.
+    Hostile,
+    /// Those of a usual day, for screenshots.
+    #[allow(dead_code, reason = "the test in a browser has hostile values only")]
+    Usual,
+}
+
+impl Values {
+    /// This text, or a hostile one instead.
+    fn text(self, usual: &str) -> &str {
+        match self {
+            Self::Hostile => XSS,
+            Self::Usual => usual,
+        }
+    }
+
+    fn corpus(self) -> impl Iterator<Item = (usize, &'static str)> {
+        let all = if self == Self::Hostile { CORPUS } else { &[] };
+        all.iter().copied().enumerate()
+    }
+}
+
 /// The person who looks at the pages.
 pub(crate) fn fay() -> Subject {
     Subject::parse("fay:finance_manager,approver").expect("a person")
@@ -58,9 +84,10 @@ impl World {
         let engine = builder.open("memory:").await?;
         steps(&engine)?;
         engine.machine::<Parcel>()?;
-        engine.activity("weigh", async |_, input: Value| match input["broken"] == true {
-            true => Err(AnyError::msg("the scale is broken")),
-            false => Ok(json!({ "kg": 2 })),
+        engine.activity("weigh", async |_, input: Value| match &input["broken"] {
+            Value::Bool(true) => Err(AnyError::msg("the scale is broken")),
+            Value::String(why) => Err(AnyError::msg(why.clone())),
+            _ => Ok(json!({ "kg": 2 })),
         })?;
         engine.relay("shout", Shout, NoopTerminalHook).build()?;
         let llm = ScriptedLlm::start(Script::echo())?;
@@ -95,23 +122,59 @@ impl World {
         Options { routes, dashboard: true, ..Options::default() }
     }
 
-    /// Creates a document as another person, so that `fay` can approve it.
-    pub(crate) async fn add_documents(&self) -> windlass::Result<()> {
+    /// Creates documents as another person, so that `fay` can approve them. She approves one.
+    pub(crate) async fn add_documents(&self, values: Values) -> windlass::Result<()> {
         let template = templates::all().into_iter().find(|one| one.name == "invoice_approval");
         let template = template.expect("the template exists");
         let rita = Subject::parse("rita")?;
         self.contracts.publish_type(&template.contract, &rita).await?;
-        self.contracts.put_draft("invoice", &template.definition).await?;
+        let mut definition = json!(template.definition);
+        definition["slots"]["approved_to_active"]["nodes"][0]["label"] = json!(values.text("Post"));
+        let definition = serde_json::from_value(definition).expect("a definition");
+        self.contracts.put_draft("invoice", &definition).await?;
         self.contracts.publish("invoice", &rita).await?;
-        for (id, total) in [("i-1", 90), ("i-2", 5_000_000)] {
+        let create = async |id: &str, total: u32, note: &str| {
             let content = json!({
                 "id": id, "total": total, "currency": "EUR", "requester": "rita",
-                "vendor_class": "new", "budget_owner": "bob",
+                "vendor_class": "new", "budget_owner": "bob", "note": note, "cost_center": note,
             });
             self.contracts.create("invoice", id, &content, &rita).await?;
-            self.contracts.act("invoice", id, "submit", &rita, None).await?;
+            self.contracts.act("invoice", id, "submit", &rita, Some(note)).await
+        };
+        for (id, total) in [("i-1", 90), ("i-2", 5_000_000), ("i-3", 5_000_000)] {
+            create(id, total, "for the office").await?;
         }
-        Ok(())
+        for (n, text) in values.corpus() {
+            create(&format!("i-c{n}"), 90, text).await?;
+        }
+        for _ in 0..3_000 {
+            let asked = self.contracts.inbox(&fay(), None, 100).await?;
+            if let Some(request) = asked.into_iter().find(|one| one.document == "i-3") {
+                let (id, digest) = (&request.id, request.digest);
+                let (contracts, why) = (&self.contracts, values.text("as agreed"));
+                let verdict = Verdict::Approved;
+                contracts.decide_approval(id, verdict, digest, &fay(), Some(why)).await?;
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("nobody is asked about the document")
+    }
+}
+
+/// What a person writes: a comment on each request, and keys with all names.
+pub(crate) async fn seed_people(http: &reqwest::Client, api: &str, values: Values) {
+    let inbox = format!("{api}/inbox?of=all");
+    let page: Value = http.get(&inbox).send().await.unwrap().json().await.unwrap();
+    for request in page["requests"].as_array().expect("a list of requests") {
+        let id = request["id"].as_str().expect("an id");
+        for (_, text) in values.corpus() {
+            post(http, &format!("{api}/inbox/{id}/comment"), &json!({ "text": text })).await;
+        }
+    }
+    for (_, text) in values.corpus() {
+        let body = json!({ "name": text, "scopes": ["read"] });
+        post(http, &format!("{api}/keys"), &body).await;
     }
 }
 
@@ -219,47 +282,52 @@ async fn answered(workflow: &mut AgentState, next: Continuation) -> CallResult {
 }
 
 /// Starts runs of all models through the HTTP API, and waits until those that end have ended.
-pub(crate) async fn seed(http: &reqwest::Client, api: &str) {
+pub(crate) async fn seed(http: &reqwest::Client, api: &str, values: Values) {
     // First, so that the list of runs begins with the others.
-    for (n, text) in CORPUS.iter().enumerate() {
+    for (n, text) in values.corpus() {
         for (workflow, id) in [("hello", format!("hello-c{n}")), ("broken", format!("broken-{n}"))]
         {
             let labels = json!({ "note": text, "key<b>": "x" });
             let body = json!({ "id": id, "params": text, "labels": labels });
             post(http, &format!("{api}/workflows/{workflow}/instances"), &body).await;
         }
+        let body = json!({ "id": format!("parcel-c{n}"), "params": { "broken": text } });
+        post(http, &format!("{api}/workflows/parcel/instances"), &body).await;
     }
     for (workflow, id, params) in [
         ("hello", "hello-1", json!("Ada")),
-        ("hello", "hello-xss", json!(XSS)),
-        ("order", "order-1", json!({ "total": 12.5, "customer": XSS })),
+        ("hello", "hello-xss", json!(values.text("Grace"))),
+        ("order", "order-1", json!({ "total": 12.5, "customer": values.text("Ada") })),
         ("order", "order-2", json!(7)),
         ("flaky", "flaky-1", json!(null)),
         ("fan-out", "fan-1", json!(20)),
-        ("expense", "expense-1", json!({ "amount": 120, "purpose": XSS })),
+        ("expense", "expense-1", json!({ "amount": 120, "purpose": values.text("a new chair") })),
         ("expense", "expense-2", json!({ "amount": 60, "purpose": "train tickets" })),
         ("family", "family-1", json!({})),
         ("parcel", "parcel-1", json!({})),
         ("parcel", "parcel-2", json!({ "broken": true })),
         ("parcel", "parcel-3", json!({ "broken": true })),
         ("shout", "shout-1", json!("quiet")),
-        ("ask", "ask-1", json!({ "question": XSS })),
-        ("ask-later", "later-1", json!({ "question": XSS })),
+        ("ask", "ask-1", json!({ "question": values.text("How high is the tide?") })),
+        ("ask-later", "later-1", json!({ "question": values.text("How high is the tide?") })),
     ] {
         let body = json!({ "id": id, "params": params, "labels": { "note": "a&b" } });
         post(http, &format!("{api}/workflows/{workflow}/instances"), &body).await;
     }
-    let note = json!({ "type": "note", "payload": { "text": XSS } });
+    let note = json!({ "type": "note", "payload": { "text": values.text("by noon") } });
     post(http, &format!("{api}/workflows/order/instances/order-2/events"), &note).await;
     for (name, schedule) in [
-        ("nightly", json!({ "workflow": "hello", "cron": "0 3 * * *", "params": XSS })),
+        (
+            "nightly",
+            json!({ "workflow": "hello", "cron": "0 3 * * *", "params": values.text("Ada") }),
+        ),
         ("often", json!({ "workflow": "hello", "everyMs": 3_600_000 })),
     ] {
         let request = http.put(format!("{api}/schedules/{name}")).json(&schedule);
         succeed(request).await;
     }
     for total in ["12345678901234567890.10", "12345678901234567890.11"] {
-        let body = format!("{{\"total\":{total},\"note\":{}}}", json!(XSS));
+        let body = format!("{{\"total\":{total},\"note\":{}}}", json!(values.text("a gift")));
         let request = http.put(format!("{api}/records/carts/cart-1?term=owner:ada&keep=true"));
         let request = request.header("content-type", "application/json").body(body);
         let request = match total.ends_with('0') {

@@ -5,6 +5,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 use windlass::ErrorCode;
 use windlass::contracts::Contracts;
 use windlass::contracts::language::trial::{Sample, read_value, schemas_of, try_expression};
@@ -15,9 +16,11 @@ use crate::extract::CallerEngine;
 use crate::view::parse_time;
 
 /// An expression and the values to try it with.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Question {
+#[schema(as = ExpressionQuestion)]
+pub(super) struct Question {
+    /// The expression.
     expression: String,
     /// Names and types are checked against the contract of this document type.
     r#type: Option<String>,
@@ -27,10 +30,16 @@ struct Question {
     #[serde(default)]
     condition: bool,
     /// The document. Without it the expression is only checked.
+    #[schema(value_type = Option<Value>)]
     entity: Option<Box<RawValue>>,
+    /// The person who acts.
+    #[schema(value_type = Option<Value>)]
     actor: Option<Box<RawValue>>,
     /// The settings of the namespace without it.
+    #[schema(value_type = Option<Value>)]
     org: Option<Box<RawValue>>,
+    /// The values that the run has collected.
+    #[schema(value_type = Option<Value>)]
     context: Option<Box<RawValue>>,
     /// The time of the server without it.
     now: Option<String>,

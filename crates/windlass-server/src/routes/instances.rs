@@ -337,6 +337,8 @@ pub(crate) struct InstanceMeta {
     pub created_at: Time,
     /// When it last changed.
     pub updated_at: Time,
+    /// The number of events of its ledger. `GET /live` takes it.
+    pub event_count: u64,
     /// When its first turn was committed.
     pub started_at: Option<Time>,
     /// When it ended.
@@ -404,6 +406,7 @@ impl InstanceView {
             params: raw(&run.input),
             created_at: Time(run.created_at),
             updated_at: Time(run.updated_at),
+            event_count: run.head.next_ordinal,
             started_at: run.started_at.map(Time),
             completed_at: run.ended_at.map(Time),
             current_step: step,

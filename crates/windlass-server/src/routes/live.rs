@@ -407,7 +407,10 @@ pub(crate) fn step_of(event: &Event) -> Option<StepKey> {
             Some(StepKey::from_stored(format!("{step}/{memo}")))
         }
         (_, Value::Number(step), _) => Some(StepKey::from_stored(step.to_string())),
-        _ => None,
+        // A tool of an agent; its `continuation_id` is that of all tools of one response.
+        (_, Value::String(step), _) => Some(StepKey::from_stored(step.as_str())),
+        // A call of a model.
+        _ => Some(StepKey::from_stored(payload["continuation_id"].as_str()?)),
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct SeriesView {
     pub since: Time,
     /// The worker whose figures these are.
     pub worker: String,
+    /// Whether this process counts the workflow. It counts its first 40; the values of others are 0.
+    pub counted: bool,
     /// The beginning of the first minute.
     pub from: Time,
     /// The number of minutes.
@@ -79,6 +81,7 @@ pub(crate) async fn series(
     Ok(Json(SeriesView {
         since: Time(call.app.series.since),
         worker: engine.worker().to_string(),
+        counted: of.as_ref().is_none_or(|name| call.app.series.counts(name)),
         from: Time(Timestamp::from_micros(first * 60_000_000)),
         minutes,
         values,

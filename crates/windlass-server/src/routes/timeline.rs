@@ -2,34 +2,28 @@
 //! bodies; and the snapshot of the run's model.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
-use windlass::Timestamp;
-use windlass::kernel::{ErrorCode, Event, Query, Run, RunId, RunKey, Step, StepKey, WorkflowName};
+use windlass::kernel::{ErrorCode, Query, Run, RunId, RunKey, Step, StepKey, WorkflowName};
 use windlass_engine::description::StepRole;
 use windlass_engine::explain::ChildRef;
 
 use super::history::{generation, generation_of};
-use super::live::step_of;
+use super::tries::{AttemptView, Tries, tries};
 use crate::app::{App, is_internal};
 use crate::cursor::{Position, decode_position, encode_position};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params, bad_path, run_not_found};
 use crate::json::Json;
-use crate::view::{ErrorView, Kinds, Raw, StepView, Time, parse_time, raw};
+use crate::view::{ErrorView, Kinds, Raw, StepView, Time, raw};
 
 /// The most rows of a page.
 const ROWS_MAX: u32 = 1_000;
 /// The number of rows of one store query. Rows have bodies, which are read and not sent.
 const STORE_ROWS: u32 = 200;
-/// The most events that one page reads for the attempts of its steps.
-const EVENTS_MAX: usize = 20_000;
-const EVENT_ROWS: u32 = 1_000;
 
 /// The page of a timeline.
 #[derive(Deserialize, IntoParams)]
@@ -42,24 +36,6 @@ pub(crate) struct TimelineParams {
     page_size: Option<u32>,
     /// `nextCursor` of the previous page.
     cursor: Option<String>,
-}
-
-/// One attempt of a step.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct AttemptView {
-    /// Its number, from 1.
-    pub attempt: u32,
-    /// When it began, if the ledger says so.
-    pub began_at: Option<Time>,
-    /// When it ended; none while it runs.
-    pub ended_at: Option<Time>,
-    /// The name of its error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// The worker that ran it, if the ledger says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub worker: Option<String>,
 }
 
 /// The child run that a step waits for.
@@ -224,8 +200,6 @@ fn without_bodies(mut step: Step) -> Step {
     step
 }
 
-type Tries = BTreeMap<StepKey, Vec<AttemptView>>;
-
 fn row(step: &Step, run: &Run, kinds: Kinds<'_>, tries: &Tries) -> TimelineRow {
     let role = kinds.model.step(&step.kind).role;
     let view = StepView::of(step, run, kinds);
@@ -251,71 +225,6 @@ fn row(step: &Step, run: &Run, kinds: Kinds<'_>, tries: &Tries) -> TimelineRow {
         wake_at: view.wake_at,
         wait_event_type: view.wait_event_type,
     }
-}
-
-/// The attempts of the steps that were recorded at a position or later, from the events of the run.
-async fn tries(call: &Call, run: &Run, first: u64) -> Result<(Tries, bool), ApiError> {
-    let mut tries = Tries::new();
-    let (mut from, mut read) = (first, 0);
-    loop {
-        let query = Query::Events { run_key: run.run_key, from, limit: EVENT_ROWS };
-        let events = call.engine.store().list(query).await?.events()?;
-        for event in &events {
-            add_attempt(&mut tries, event);
-        }
-        read += events.len();
-        match events.last() {
-            Some(last) if events.len() == EVENT_ROWS as usize && read < EVENTS_MAX => {
-                from = last.ordinal + 1;
-            }
-            _ => return Ok((tries, read >= EVENTS_MAX)),
-        }
-    }
-}
-
-/// Adds what an event says about an attempt. Models write the same members: `attempt`, and one of
-/// `took_us`, `started_at`, `failed_at`.
-fn add_attempt(tries: &mut Tries, event: &Event) {
-    let Ok(payload) = event.payload_json() else { return };
-    let Some(attempt) = payload["attempt"].as_u64().and_then(|n| u32::try_from(n).ok()) else {
-        return;
-    };
-    let Some(key) = step_of(event).filter(|_| attempt > 0 && payload["memo"].is_null()) else {
-        return;
-    };
-    let of_step = tries.entry(key).or_default();
-    let index = match of_step.iter().position(|known| known.attempt == attempt) {
-        Some(index) => index,
-        None => {
-            of_step.push(AttemptView { attempt, ..AttemptView::default() });
-            of_step.len() - 1
-        }
-    };
-    let view = &mut of_step[index];
-    let time = |name: &str| payload[name].as_str().and_then(parse_time);
-    let took = payload["took_us"].as_u64().map(Duration::from_micros);
-    let ended = time("failed_at").unwrap_or(event.created_at);
-    let is_start = payload.get("started_at").is_some() && payload.get("error").is_none();
-    if let Some(started) = time("started_at") {
-        view.began_at = Some(Time(started));
-    } else if let Some(took) = took {
-        view.began_at = Some(Time(before(ended, took)));
-    }
-    if let Value::String(worker) = &payload["worker"] {
-        view.worker = Some(worker.clone());
-    }
-    if let Value::String(error) = &payload["error"]["name"] {
-        view.error = Some(error.clone());
-    }
-    // The event of a start has no end, and another one follows.
-    if !is_start || view.ended_at.is_none() {
-        view.ended_at = Some(Time(ended));
-    }
-}
-
-fn before(at: Timestamp, span: Duration) -> Timestamp {
-    let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-    Timestamp::from_micros(at.as_micros().saturating_sub(micros))
 }
 
 /// The step in the path.

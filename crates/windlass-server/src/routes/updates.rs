@@ -36,7 +36,8 @@ const BUFFERED: usize = 16;
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UpdatesParams {
-    /// The run keys of runs to follow, at most 64. Can be repeated.
+    /// The run keys of runs to follow, at most 64. Can be repeated. With `@` and the `eventCount` that the client has
+    /// read, the stream says at once if the run has changed since.
     #[serde(default)]
     run: Vec<String>,
 }
@@ -66,14 +67,13 @@ pub(crate) async fn updates(
         let message = format!("{} runs; at most {RUNS_MAX} can be followed", params.run.len());
         return Err(ApiError::invalid(ErrorCode::InvalidQuery, message));
     }
-    let mut followed = BTreeMap::new();
+    let (mut followed, mut changed) = (BTreeMap::new(), BTreeSet::new());
     for text in &params.run {
-        let Ok(run_key) = text.parse::<RunKey>() else {
-            let shown: String = text.chars().take(80).collect();
-            let message = format!("{shown:?} is not a run key");
-            return Err(ApiError::invalid(ErrorCode::InvalidQuery, message));
-        };
+        let (run_key, seen) = followed_run(text)?;
         if let Some(head) = head_of(&call, run_key).await? {
+            if seen.is_some_and(|seen| seen != head.0) {
+                changed.insert(run_key);
+            }
             followed.insert(run_key, head);
         }
     }
@@ -88,12 +88,28 @@ pub(crate) async fn updates(
             () = stopped => {}
             () = client.closed() => {}
             () = revoked => tracing::info!("closed a live stream: its credential is no longer valid"),
-            () = follow(&call, followed, &sender) => {}
+            () = follow(&call, followed, changed, &sender) => {}
         }
         drop(permits);
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     Ok(Sse::new(event_stream(receiver)).keep_alive(keep_alive).into_response())
+}
+
+/// A run key, and the number of events that the client has read.
+fn followed_run(text: &str) -> Result<(RunKey, Option<u64>), ApiError> {
+    let (key, seen) = match text.split_once('@') {
+        Some((key, seen)) => (key, seen.parse().ok().map(Some)),
+        None => (text, Some(None)),
+    };
+    match (key.parse(), seen) {
+        (Ok(run_key), Some(seen)) => Ok((run_key, seen)),
+        _ => {
+            let shown: String = text.chars().take(80).collect();
+            let message = format!("{shown:?} is not a run key, alone or with `@` and a number");
+            Err(ApiError::invalid(ErrorCode::InvalidQuery, message))
+        }
+    }
 }
 
 /// The end of the ledger and the time of the last change; none if the caller may not see the run.
@@ -113,11 +129,16 @@ async fn head_of(call: &Call, run_key: RunKey) -> Result<Option<(u64, i64)>, Api
 async fn follow(
     call: &Call,
     mut followed: BTreeMap<RunKey, (u64, i64)>,
+    changed: BTreeSet<RunKey>,
     sender: &Sender<SseEvent>,
 ) {
     let mut changes = call.engine.changes();
+    if !changed.is_empty() && !send(sender, "run", &changed).await {
+        return;
+    }
+    // The first tick comes at once: it finds what has changed since the heads were read.
     let mut polled = tokio::time::interval(POLL_RUNS);
-    let mut refreshed = tokio::time::interval(REFRESH);
+    let mut refreshed = tokio::time::interval_at(tokio::time::Instant::now() + REFRESH, REFRESH);
     loop {
         let (mut changed, mut lists) = (BTreeSet::new(), false);
         tokio::select! {

@@ -1,4 +1,6 @@
-//! Disabled webhook endpoints: those that answered 410 Gone.
+//! Webhooks: disabled endpoints, which are those that answered 410 Gone, and deliveries.
+
+mod deliveries;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,7 +17,10 @@ use crate::table::Routes;
 use crate::view::Time;
 
 pub(crate) fn routes(routes: Routes, _: &Options) -> Routes {
-    routes.add(READ, routes!(disabled)).add(MANAGE, routes!(enable))
+    routes
+        .add(READ, routes!(disabled))
+        .add(MANAGE, routes!(enable))
+        .add(READ, routes!(deliveries::deliveries))
 }
 
 /// The maximum number of listed endpoints.

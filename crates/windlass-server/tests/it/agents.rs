@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use windlass::admin::Options as EngineOptions;
 use windlass::agents::{
-    Agent, CallResult, Continuation, LlmRequest, Provider, ProviderError, ProviderRequest,
-    ProviderResponse, RateLimits, StreamPart, TokenSink, Usage, WireFormat, Workflow,
+    Agent, CallResult, Continuation, LlmRequest, Provider, ProviderError, ProviderErrorKind,
+    ProviderRequest, ProviderResponse, RateLimits, StreamPart, TokenSink, Usage, WireFormat,
+    Workflow,
 };
 use windlass::kernel::BoxFuture;
 
@@ -21,6 +22,7 @@ on_every_store!(
     a_conversation_is_read_in_pages,
     tokens_arrive_while_the_call_runs,
     a_check_reads_all_live_runs,
+    a_timeline_has_the_attempts_of_calls,
 );
 
 /// Gives a first part at once, and the rest when the test says so.
@@ -231,5 +233,64 @@ async fn a_check_reads_all_live_runs(kind: Kind) {
     for n in 0..3 {
         server.wait_for_status("talker", &format!("t-{n}"), "complete").await;
     }
+    server.stop().await;
+}
+
+/// The first call is refused, later ones are not.
+struct Refusing {
+    inner: Arc<Gated>,
+    refused: Mutex<bool>,
+}
+
+impl Provider for Refusing {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn wire_format(&self) -> WireFormat {
+        self.inner.wire_format()
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a ProviderRequest,
+        sink: &'a dyn TokenSink,
+    ) -> BoxFuture<'a, Result<ProviderResponse, ProviderError>> {
+        if !std::mem::replace(&mut *self.refused.lock(), true) {
+            let error = ProviderError::new(ProviderErrorKind::Overloaded, "later");
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.inner.call(request, sink)
+    }
+}
+
+async fn a_timeline_has_the_attempts_of_calls(kind: Kind) {
+    let server = Server::start(kind).await;
+    let provider = Refusing { inner: Gated::new(true), refused: Mutex::new(false) };
+    let policy = windlass::RetryPolicy::constant(windlass::RetryLimit::Times(2), "1 ms");
+    let agent = Agent::new("talker", "ask")
+        .function("ask", ask)
+        .function("answered", answered)
+        .retry_policy(policy)
+        .provider(Arc::new(provider) as Arc<dyn Provider>);
+    server.engine.agent(agent).unwrap();
+    server.run("talker", "t", json!({}), "complete").await;
+    let at = "/workflows/talker/instances/t";
+    let timeline = server.get_ok(&format!("{at}/timeline")).await;
+    let rows = timeline["rows"].as_array().unwrap();
+    let call = rows.iter().find(|row| row["kind"] == "llm").expect("a call of the model");
+    let tries = call["tries"].as_array().unwrap();
+    assert_eq!(tries.len(), 2, "{call}");
+    assert_eq!((&tries[0]["error"], tries[1].get("error")), (&json!("overloaded"), None));
+    for (n, attempt) in tries.iter().enumerate() {
+        assert_eq!(attempt["attempt"], json!(n + 1), "{call}");
+        let (began, ended) = (attempt["beganAt"].as_str(), attempt["endedAt"].as_str());
+        assert!(began.is_some() && began <= ended, "{call}");
+    }
+    // The stream sends the step as well.
+    let stream = server.request(Method::GET, &format!("{at}/live")).send().await.unwrap();
+    let seen = read_events(stream, |seen| !kinds(seen, "end").is_empty()).await;
+    let steps = kinds(&seen, "step");
+    assert!(steps.iter().any(|step| step["stepKey"] == call["stepKey"]), "{steps:?}");
     server.stop().await;
 }

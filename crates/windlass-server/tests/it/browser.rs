@@ -14,7 +14,7 @@ use windlass_server::{Options, ServeOptions};
 use crate::auth::options_with_keys;
 use crate::harness::{http_client, with_timeout};
 use crate::webdriver::{Browser, CONTROL, ENTER, ESCAPE};
-use crate::world::{World, fay, seed};
+use crate::world::{Values, World, fay, seed, seed_people};
 
 /// Each view, and a text that it shows when its data is there.
 const VIEWS: &[(&str, &str)] = &[
@@ -38,6 +38,9 @@ const VIEWS: &[(&str, &str)] = &[
     ("batches", "ask/ask-1"),
     ("batches?by=model", "anthropic claude-haiku-4-5"),
     ("documents?type=invoice&id=i-2", "Audit"),
+    ("documents?type=invoice&id=i-3", "decided"),
+    ("documents?type=invoice&id=i-c0", "<img src=x"),
+    ("documents?type=invoice&id=i-c3", "<svg onload"),
     ("definitions?type=invoice", "Budget owner"),
     ("definitions?type=invoice&part=changes", "by the definition"),
     ("definitions?type=invoice&part=editor", "The draft compiles"),
@@ -47,6 +50,7 @@ const VIEWS: &[(&str, &str)] = &[
     ("health", "invoice"),
     ("workers", "Drain"),
     ("dead-letters", "the scale is broken"),
+    ("dead-letters?run=", "<svg onload"),
     ("schedules", "nightly"),
     ("webhooks", "endpoint"),
     ("records?collection=carts&id=cart-1", "12345678901234567890.1"),
@@ -56,7 +60,10 @@ const VIEWS: &[(&str, &str)] = &[
     ("runs/broken/broken-8?tab=data", "javascript:window"),
     ("runs/hello/hello-c3?tab=logs", "<svg onload"),
     ("runs/hello/hello-c9?tab=data", "constructor.constructor"),
+    ("runs/parcel/parcel-c3", "<svg onload"),
     ("settings", "API keys"),
+    ("settings", "<svg onload"),
+    ("?span=day", "last 24 hours"),
     ("nothing/here", "There is no such page"),
 ];
 
@@ -93,8 +100,10 @@ impl Site {
 async fn seeded() -> Site {
     let site =
         Site::start(|world| Options { auth: Auth::LoopbackAs(fay()), ..world.options() }).await;
-    site.world.add_documents().await.unwrap();
-    seed(&http_client(), &format!("{}/api", site.origin)).await;
+    site.world.add_documents(Values::Hostile).await.unwrap();
+    let api = format!("{}/api", site.origin);
+    seed(&http_client(), &api, Values::Hostile).await;
+    seed_people(&http_client(), &api, Values::Hostile).await;
     site
 }
 
@@ -110,6 +119,9 @@ async fn views() {
     for (path, text) in VIEWS {
         browser.goto(&format!("{}/ui/{path}", site.origin)).await;
         browser.until_text(text).await;
+        // What is folded shows values too.
+        browser.eval(UNFOLD).await;
+        browser.until(&format!("{path} has read what is unfolded"), SETTLED).await;
         if browser.eval("return window.__xss === 1").await != json!(false) {
             problems.push(format!("{path}: a user value ran as a script"));
         }
@@ -123,6 +135,14 @@ async fn views() {
     site.stop().await;
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
+
+/// Opens what is folded.
+const UNFOLD: &str = "document.querySelectorAll('main .j-toggle[aria-expanded=false]')\
+                      .forEach(one => one.click())";
+
+/// Whether the view has read everything that it shows.
+const SETTLED: &str = "return document.querySelector('h1') !== null \
+                       && document.querySelector('.loading') === null";
 
 /// The first words of buttons that change something.
 const ACTS: &[&str] = &[
@@ -172,6 +192,23 @@ async fn a_reader_sees_no_act_in_any_view() {
     with_timeout(reader()).await;
 }
 
+/// What a view shows to a reader when its data is there, or that it needs another scope.
+fn reader_sees<'a>(path: &str, text: &'a str) -> &'a str {
+    match path.split(['?', '/']).next().unwrap_or_default() {
+        "documents" => "Documents need a key with the scope",
+        "definitions" => "so they need a key with the scope",
+        "inbox" => "The inbox needs a key with the scope",
+        "settings" => "API keys are shown to callers",
+        "workers" => "Concurrency limits",
+        "records" => "Sign in with a key that has the scope",
+        _ => match path {
+            "runs/expense/expense-1" => "approval",
+            "runs/doc:invoice/i-2?tab=graph" => "needs a key with the scope",
+            _ => text,
+        },
+    }
+}
+
 async fn reader() {
     let (store, with_keys) = options_with_keys();
     let auth = with_keys.auth;
@@ -179,25 +216,25 @@ async fn reader() {
     let keys = keys_of(&store, &site);
     let read = key(&keys, &[Scope::Read], None).await;
     let admin = key(&keys, &[Scope::Admin], None).await;
-    site.world.add_documents().await.unwrap();
+    site.world.add_documents(Values::Hostile).await.unwrap();
     let bearer = format!("Bearer {admin}").parse().unwrap();
     let headers = [(reqwest::header::AUTHORIZATION, bearer)].into_iter().collect();
     // It also chooses the provider of TLS.
     drop(http_client());
     let http = reqwest::Client::builder().default_headers(headers).build().unwrap();
-    seed(&http, &format!("{}/api", site.origin)).await;
+    seed(&http, &format!("{}/api", site.origin), Values::Hostile).await;
     let browser = Browser::open(1280, 900).await;
     browser.goto(&format!("{}/ui/", site.origin)).await;
     sign_in(&browser, &read).await;
     browser.until_heading("Overview").await;
-    let settled = "return document.querySelector('h1') !== null \
-                   && document.querySelector('.loading') === null";
     let buttons =
         "return [...document.querySelectorAll('main button')].map(one => one.textContent)";
     let mut problems = Vec::new();
-    for (path, _) in VIEWS {
+    for (path, text) in VIEWS {
         browser.goto(&format!("{}/ui/{path}", site.origin)).await;
-        browser.until(&format!("{path} is shown"), settled).await;
+        // Acts come with the data that they are about.
+        browser.until_text(reader_sees(path, text)).await;
+        browser.until(&format!("{path} is shown"), SETTLED).await;
         let shown = browser.eval(buttons).await;
         for label in shown.as_array().unwrap().iter().filter_map(|label| label.as_str()) {
             let first = label.split_whitespace().next().unwrap_or_default();

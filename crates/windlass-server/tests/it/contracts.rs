@@ -41,6 +41,8 @@ impl Authorize for ByPerson {
 struct Client {
     base: String,
     http: reqwest::Client,
+    /// The OpenAPI document.
+    api: Value,
 }
 
 impl Client {
@@ -56,6 +58,7 @@ impl Client {
         body: Value,
         headers: &[(&str, &str)],
     ) -> (u16, Value) {
+        let documented = documented(&self.api, &method, path);
         let mut request = self.http.request(method, format!("{}{path}", self.base)).json(&body);
         if !person.is_empty() {
             request = request.header("x-person", person);
@@ -65,8 +68,29 @@ impl Client {
         }
         let answer = request.send().await.expect("an answer");
         let status = answer.status().as_u16();
+        if answer.status().is_success() {
+            assert_eq!(documented, [status.to_string(), "default".to_owned()], "{path}");
+        }
         (status, answer.json().await.unwrap_or(Value::Null))
     }
+}
+
+/// The statuses that the OpenAPI document has for a request.
+fn documented(api: &Value, method: &Method, path: &str) -> Vec<String> {
+    let parts: Vec<&str> = path.split('?').next().unwrap_or_default().split('/').collect();
+    let fits = |template: &str| {
+        let wanted: Vec<&str> = template.split('/').collect();
+        let same = |(one, part): (&&str, &&str)| one == part || one.starts_with('{');
+        wanted.len() == parts.len() && wanted.iter().zip(&parts).all(same)
+    };
+    // A path without parameters wins.
+    let paths = api["paths"].as_object().expect("paths");
+    let found = paths.iter().filter(|(template, item)| {
+        fits(template) && item.get(method.as_str().to_ascii_lowercase()).is_some()
+    });
+    let (_, item) = found.min_by_key(|(template, _)| template.matches('{').count()).expect(path);
+    let responses = &item[method.as_str().to_ascii_lowercase()]["responses"];
+    responses.as_object().expect("responses").keys().cloned().collect()
 }
 
 #[track_caller]
@@ -100,7 +124,9 @@ async fn flow() {
     let serving =
         windlass_server::serve_with(listener, router, ServeOptions::default(), until_stop);
     let served = tokio::spawn(serving);
-    let client = Client { base, http: http_client() };
+    let http = http_client();
+    let api = http.get(format!("{base}/openapi.json")).send().await.unwrap().json().await.unwrap();
+    let client = Client { base, http, api };
     requests(&client).await;
     expressions(&client).await;
     strict_bodies(&client, &contracts).await;
@@ -153,6 +179,10 @@ async fn requests(client: &Client) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     let path = format!("/approvals/{}", request["id"].as_str().unwrap());
+    let (status, review) = client.ask("fay", get.clone(), &path, json!({})).await;
+    assert_eq!((status, &review["quorum"]), (200, &json!({"granted": 0, "needed": 1})), "{review}");
+    assert_eq!((&review["content"]["id"], &review["since"]), (&json!("i-1"), &Value::Null));
+    pinned(client, &template.definition).await;
     let decide = format!("{path}/approve");
     let decision = json!({"digest": request["digest"]});
     let scoped = [("x-scopes", "records")];
@@ -319,6 +349,31 @@ async fn notifications(client: &Client) {
     assert_eq!(client.ask("fay", delete, &at, json!({})).await.0, 204);
     let (_, left) = client.ask("fay", get, "/notifications", json!({})).await;
     assert_eq!(left, json!({"notifications": []}));
+}
+
+// A document keeps the workflow that it began with; new documents get the published one.
+async fn pinned(client: &Client, definition: &impl serde::Serialize) {
+    let (get, put, post) = (Method::GET, Method::PUT, Method::POST);
+    let at = "/documents/invoice/i-1/workflow";
+    let (status, before) = client.ask("rita", get.clone(), at, json!({})).await;
+    assert_eq!((status, &before["entityType"]), (200, &json!("invoice")), "{before}");
+    let draft = "/contracts/invoice/draft";
+    assert_eq!(client.ask("dana", put, draft, json!(definition)).await.0, 200);
+    let publish = "/contracts/invoice/publish";
+    assert_eq!(client.ask("dana", post, publish, json!({})).await.0, 200);
+    let effective = "/contracts/invoice/effective";
+    let (_, now) = client.ask("dana", get.clone(), effective, json!({})).await;
+    let (_, after) = client.ask("rita", get.clone(), at, json!({})).await;
+    assert_eq!((&after["hash"], &after["nodes"]), (&before["hash"], &before["nodes"]));
+    assert_ne!(now["hash"], after["hash"], "the published definition differs");
+    for (scope, status) in [("records", 200), ("read", 403), ("define", 403)] {
+        let scoped = [("x-scopes", scope)];
+        let answer = client.ask_with("dana", get.clone(), at, json!({}), &scoped).await;
+        assert_eq!(answer.0, status, "{scope}");
+    }
+    let other = [("x-namespace", "tenant-b")];
+    let elsewhere = client.ask_with("rita", get, at, json!({}), &other).await;
+    refused(elsewhere, (404, "DOCUMENT_NOT_FOUND"));
 }
 
 // Tried against the contract that the flow has published.

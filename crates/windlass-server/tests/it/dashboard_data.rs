@@ -298,6 +298,7 @@ async fn series_count_runs(kind: Kind) {
     };
     assert_eq!((sum("runsStarted"), sum("runsCompleted"), sum("runsFailed")), (1, 1, 0));
     assert!(sum("stepsCompleted") >= 1);
+    assert_eq!(series["counted"], true);
     assert_error(server.get("/stats/series?minutes=0").await, (400, "INVALID_SIZE"));
     // Those of one workflow: another one has started nothing.
     for (workflow, started) in [("greet", 1), ("none", 0)] {
@@ -328,7 +329,26 @@ async fn a_stream_reports_a_followed_run(kind: Kind) {
     server.post_ok(events, json!({ "type": "approval", "payload": 1 })).await;
     let seen = reader.await.unwrap();
     assert_eq!(kinds(&seen, "run")[0]["runs"], json!([key]));
-    assert_error(server.get("/live?run=x").await, (400, "INVALID_QUERY"));
+    // A page that has read less than there is now is told at once; one that has read everything is not.
+    let count = run["meta"]["eventCount"].as_u64().unwrap();
+    let stream =
+        server.request(Method::GET, &format!("/live?run={key}@{count}")).send().await.unwrap();
+    let seen = read_events(stream, |seen| !seen.is_empty()).await;
+    assert_eq!(kinds(&seen, "run")[0]["runs"], json!([key]));
+    let mut count = 0;
+    wait_until("the run waits again", async || {
+        let now = server.get_ok("/workflows/approve/instances/u-1").await;
+        count = now["meta"]["eventCount"].as_u64().unwrap();
+        now["meta"]["currentStep"]["stepKey"] == "second"
+    })
+    .await;
+    let stream =
+        server.request(Method::GET, &format!("/live?run={key}@{count}")).send().await.unwrap();
+    let seen = read_events(stream, |seen| !kinds(seen, "lists").is_empty()).await;
+    assert_eq!(kinds(&seen, "run"), Vec::<Value>::new());
+    for wrong in ["x".to_owned(), format!("{key}@"), format!("{key}@-1")] {
+        assert_error(server.get(&format!("/live?run={wrong}")).await, (400, "INVALID_QUERY"));
+    }
     server.stop().await;
 }
 

@@ -37,10 +37,14 @@ mod route_sets;
 mod schedules;
 mod server;
 mod session;
+#[path = "../../examples/sets/mod.rs"]
+mod sets;
 mod step_types;
 mod store_status;
 #[cfg(feature = "contracts")]
 mod webdriver;
+#[cfg(feature = "webhooks")]
+mod webhooks;
 mod why;
 #[cfg(feature = "contracts")]
 #[path = "../../examples/showcase/world.rs"]

@@ -1,9 +1,14 @@
 //! Cursors belong to one listing, one run and one filter.
 
+use std::sync::Arc;
+
 use reqwest::Method;
 use serde_json::json;
-
-use windlass_server::ServeOptions;
+use serde_json::value::to_raw_value;
+use windlass::kernel::{Body, BoxFuture, Commit, Op, RetryPolicy};
+use windlass::model::{TaskHandler, TaskResult};
+use windlass::{TaskContext, TaskFailure};
+use windlass_server::{Options, ServeOptions};
 use windlass_testkit::outage::Outage;
 
 use crate::harness::{Kind, Server, assert_error, on_both_stores, open, read, wait_until};
@@ -13,6 +18,7 @@ on_both_stores!(
     paging_stays_in_its_generation,
     keys_are_listed_in_pages,
     small_pages_read_few_rows,
+    routes_of_the_dashboard_make_few_calls_for_many_rows,
 );
 
 async fn a_cursor_belongs_to_its_listing(kind: Kind) {
@@ -154,6 +160,85 @@ async fn small_pages_read_few_rows(kind: Kind) {
         assert_eq!(page["events"][0]["payload"], payload, "{page}");
         let read = watched.messages() - before;
         assert!(read <= 20, "{read} messages were read for one");
+    }
+    server.stop().await;
+}
+
+struct Refusing;
+
+impl TaskHandler for Refusing {
+    fn run(&self, _: TaskContext, _: Body) -> BoxFuture<'static, TaskResult> {
+        let failure = TaskFailure::new("REFUSED", "the mailbox is full", false);
+        Box::pin(std::future::ready(Err(failure)))
+    }
+}
+
+/// Adds runs that end and runs that fail, steps to one run, children, and dead letters.
+async fn add_rows(server: &Server, from: usize, to: usize) {
+    for n in from..to {
+        server.run("greet", &format!("g-{n}"), json!("Ada"), "complete").await;
+        server.run("charge", &format!("c-{n}"), json!(0), "errored").await;
+        server.run("payer", &format!("p-{n}"), json!({}), "errored").await;
+        let input = to_raw_value(&n).unwrap();
+        let task = server.engine.core().effect("mail", None, input, RetryPolicy::none()).unwrap();
+        let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
+        assert!(server.engine.admin().store().commit(vec![commit]).await[0].is_ok());
+    }
+    wait_until("all effects are given up", async || {
+        server.get_ok("/durable/dlq?limit=100").await["entries"].as_array().unwrap().len() == to
+    })
+    .await;
+}
+
+async fn routes_of_the_dashboard_make_few_calls_for_many_rows(kind: Kind) {
+    let mut watched = None;
+    let engine = windlass::admin::Options::default();
+    let routes = vec![
+        #[cfg(feature = "agents")]
+        windlass_server::llm::routes(),
+    ];
+    let options = Options { routes, ..open() };
+    let server = Server::start_on(kind, options, engine, ServeOptions::default(), |store| {
+        let around = Outage::new(store);
+        watched = Some(Arc::clone(&around));
+        around
+    });
+    let server = server.await;
+    let watched = watched.expect("the store is wrapped");
+    server.engine.serve_effects("mail", Arc::new(Refusing)).unwrap();
+    // With the calls that each further row may cost.
+    let mut paths = vec![
+        // Whether each of the three failed runs was retried.
+        ("/attention", 3),
+        ("/search?q=g-0", 0),
+        ("/workflows/charge/instances/c-0/timeline", 0),
+        ("/workflows/payer/instances/p-0/tree", 0),
+        ("/durable/dlq?limit=100&group=error", 0),
+    ];
+    if cfg!(feature = "agents") {
+        paths.push(("/batches?limit=100", 0));
+    }
+    // The engine asks its store as well: the least of several counts has only what the route asks.
+    let count = async |path: &str| {
+        let mut least = u64::MAX;
+        for _ in 0..10 {
+            let before = watched.calls();
+            server.get_ok(path).await;
+            least = least.min(watched.calls() - before);
+        }
+        least
+    };
+    add_rows(&server, 0, 2).await;
+    let mut few = Vec::new();
+    for (path, _) in &paths {
+        few.push(count(path).await);
+    }
+    let more = 23;
+    add_rows(&server, 2, 2 + more).await;
+    for ((path, each), few) in paths.iter().zip(few) {
+        let many = count(path).await;
+        let max = few + each * more as u64;
+        assert!(few > 0 && many <= max, "{path}: {few} calls for few rows, {many} for many");
     }
     server.stop().await;
 }

@@ -1,5 +1,6 @@
 // Records the hash of the sources beside the output, so that `cargo xtask tidy` finds stale output without
-// Node. The hash covers each path and its bytes, in the order of the paths; xtask computes the same.
+// Node. The hash covers each path and its bytes, in the order of the paths; xtask computes the same. A second file
+// has the hashes of the output, as `sha256sum` writes them, so that output which was changed by hand is found too.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -34,6 +35,13 @@ for (const file of ["index.js", "index.css", "graph.worker.js"]) {
   };
   writeFileSync(`${path}.br`, brotliCompressSync(bytes, { params }));
 }
+
+const output = below("dist").filter((file) => !file.endsWith(".sha256"));
+const lines = output.sort().map((file) => {
+  const bytes = readFileSync(join(root, file));
+  return `${createHash("sha256").update(bytes).digest("hex")}  ${file.slice("dist/".length)}\n`;
+});
+writeFileSync(join(root, "dist/output.sha256"), lines.join(""));
 
 function below(folder) {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {

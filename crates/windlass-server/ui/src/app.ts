@@ -1,6 +1,6 @@
 // What all views share: the caller, the clock, the time zone, the theme and the live stream.
 import { QueryClient } from "@tanstack/react-query";
-import { createContext, useContext, useEffect, useSyncExternalStore } from "react";
+import { createContext, useContext, useEffect, useRef, useSyncExternalStore } from "react";
 import type { Schemas } from "./api/client";
 import type { Zone } from "./format";
 import { Live } from "./live";
@@ -32,12 +32,19 @@ export function usePill(): Pill {
   return useSyncExternalStore(live.subscribe, () => live.state);
 }
 
-/** Reads these runs again whenever they change, while the view is open. */
-export function useFollow(runKeys: string[]) {
+/**
+ * Reads these runs again whenever they change, while the view is open. With the number of events that the view has
+ * read, a change that comes before the stream is open counts too.
+ */
+export function useFollow(runKeys: string[], read?: number) {
   const key = runKeys.join(",");
+  const first = useRef(read);
+  first.current = read;
   useEffect(() => {
     const owner = {};
-    live.follow(owner, key === "" ? [] : key.split(","));
+    const known = first.current;
+    const runs = key === "" ? [] : key.split(",");
+    live.follow(owner, known === undefined ? runs : runs.map((run) => `${run}@${known}`));
     return () => live.follow(owner, []);
   }, [key]);
 }
@@ -86,12 +93,13 @@ setInterval(() => {
   for (const ticker of tickers) ticker();
 }, 1000);
 
-export function useNow(): number {
-  return useSyncExternalStore(
-    (ticker) => {
-      tickers.add(ticker);
-      return () => void tickers.delete(ticker);
-    },
-    () => now,
-  );
+const tick = (ticker: () => void) => {
+  tickers.add(ticker);
+  return () => void tickers.delete(ticker);
+};
+const rest = () => () => {};
+
+/** The time, each second. A view of what has ended does not need it, and is not drawn again for it. */
+export function useNow(isRunning = true): number {
+  return useSyncExternalStore(isRunning ? tick : rest, () => (isRunning ? now : 0));
 }

@@ -2,6 +2,7 @@
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { useZone } from "./app";
 
 type Line = { label: string; values: number[]; color: string };
 
@@ -13,6 +14,7 @@ export function Chart({ from, lines, label }: { from: number; lines: Line[]; lab
   const data = [times, ...lines.map((line) => line.values)] as uPlot.AlignedData;
   const latest = useRef(data);
   latest.current = data;
+  const [zone] = useZone();
   const shape = lines.map((line) => line.label).join(",");
   // biome-ignore lint/correctness/useExhaustiveDependencies: the chart is made anew only for other lines.
   useEffect(() => {
@@ -31,6 +33,10 @@ export function Chart({ from, lines, label }: { from: number; lines: Line[]; lab
         {
           width: parent.clientWidth,
           height: 170,
+          tzDate: (at) => {
+            const date = new Date(at * 1000);
+            return zone === "utc" ? uPlot.tzDate(date, "Etc/UTC") : date;
+          },
           cursor: { drag: { x: false, y: false } },
           legend: { live: false },
           scales: { y: { range: (_, __, max) => [0, Math.max(4, max * 1.1)] } },
@@ -62,7 +68,7 @@ export function Chart({ from, lines, label }: { from: number; lines: Line[]; lab
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [shape]);
+  }, [shape, zone]);
   useEffect(() => {
     plot.current?.setData(data);
   });

@@ -1,8 +1,11 @@
-import { CHANGES_MAX, diffOf } from "./diff";
+import { CHANGES_MAX, type Change, diffOf } from "./diff";
 import { compactJson } from "./json";
 
 export function DiffView({ before, after, label }: { before: unknown; after: unknown; label: string }) {
-  const changes = diffOf(before, after);
+  return <ChangesView changes={diffOf(before, after)} label={label} />;
+}
+
+export function ChangesView({ changes, label }: { changes: Change[]; label: string }) {
   if (changes.length === 0) return <p className="dim small">{label}: nothing has changed.</p>;
   return (
     <section className="diff" aria-label={label}>

@@ -2,18 +2,22 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { apiBase } from "./api/client";
 import { Refresher } from "./refresh";
-import { type FromTab, type Pill, Stream, type ToTab } from "./stream";
+import { type Followed, type FromTab, type Pill, Stream, type ToTab } from "./stream";
 
 /** A busy server hints up to ten times a second, and each hint reads all lists that are shown. */
 const LISTS_PAUSE_MS = 1000;
 /** What one open run shows costs less and is watched closely. */
 const RUN_PAUSE_MS = 200;
 
+/** What was read this shortly before the stream was open at first is not read again. */
+const FRESH_MS = 1000;
+
 type Listener = (state: Pill) => void;
 
 export class Live {
-  private followed = new Map<object, string[]>();
+  private followed = new Map<object, Followed[]>();
   private paused = false;
+  private isFirst = true;
   private listeners = new Set<Listener>();
   private post: (message: FromTab) => void;
   private lists: Refresher<string[]>;
@@ -45,7 +49,7 @@ export class Live {
   }
 
   /** What one part of the page follows; nothing with an empty list. */
-  follow(owner: object, runs: string[]) {
+  follow(owner: object, runs: Followed[]) {
     if (runs.length === 0) this.followed.delete(owner);
     else this.followed.set(owner, runs);
     this.update();
@@ -86,7 +90,13 @@ export class Live {
     if (this.paused || document.hidden) return;
     if (message.kind === "state") {
       // Whatever happened while the stream was down has to be read.
-      if (message.state === "live" && this.state !== "live") this.queries.invalidateQueries();
+      if (message.state === "live" && this.state !== "live") {
+        const until = Date.now() - FRESH_MS;
+        const isOld = (at: number) => at > 0 && at < until;
+        if (!this.isFirst) this.queries.invalidateQueries();
+        else this.queries.invalidateQueries({ predicate: ({ state }) => isOld(state.dataUpdatedAt) });
+      }
+      this.isFirst = this.isFirst && message.state === "connecting";
       // A stream ends when its credential does; then the page leads to the sign-in.
       if (message.state === "lost") this.queries.invalidateQueries({ queryKey: ["whoami"] });
       this.set(message.state);

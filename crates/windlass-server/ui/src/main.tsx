@@ -14,7 +14,7 @@ import { Definitions, type DefinitionsSearch, definitionParts } from "./views/de
 import { Documents, type DocumentsSearch } from "./views/documents";
 import { Health } from "./views/health";
 import { Inbox, type InboxSearch, requestStates } from "./views/inbox";
-import { Overview } from "./views/overview";
+import { Overview, type OverviewSearch } from "./views/overview";
 import { Records } from "./views/records";
 import { RunView } from "./views/run";
 import { type RunSearch, readRunSearch } from "./views/run-search";
@@ -111,8 +111,9 @@ const overview = createRoute({
   getParentRoute: () => root,
   path: "/",
   component: Overview,
-  validateSearch: (search: Record<string, unknown>): { workflow?: string } => ({
+  validateSearch: (search: Record<string, unknown>): OverviewSearch => ({
     workflow: text(search.workflow),
+    span: search.span === "day" ? "day" : undefined,
   }),
 });
 

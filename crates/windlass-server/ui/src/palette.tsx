@@ -25,12 +25,12 @@ export function Palette({ close }: { close: () => void }) {
   const eventHit = (event: Schemas["EventHit"]): Hit => ({
     id: "event",
     label: `${event.type} of ${event.workflowName}/${event.id}`,
-    hint: "event",
+    hint: `event of generation ${event.runNumber}`,
     go: () =>
       navigate({
         to: "/runs/$workflow/$id",
         params: { workflow: event.workflowName, id: event.id },
-        search: { tab: "ledger" },
+        search: { tab: "ledger", generation: event.runNumber },
       }),
   });
   const hits: Hit[] = [

@@ -123,8 +123,13 @@ fn name(url: &str) -> String {
     Sha256Digest::of(parsed.as_str().as_bytes()).to_string()
 }
 
-// The part of a URL that is stored and shown.
-fn display_url(url: &str) -> String {
+/// The part of a URL that is shown to people: without its query, fragment, user and password.
+///
+/// ```
+/// let shown = windlass::webhooks::display_url("https://me:pass@example.org/hook?token=1");
+/// assert_eq!(shown, "https://example.org/hook");
+/// ```
+pub fn display_url(url: &str) -> String {
     let Ok(mut parsed) = Url::parse(url) else { return url.to_owned() };
     parsed.set_query(None);
     parsed.set_fragment(None);

@@ -1079,6 +1079,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/webhooks/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Lists webhooks that are not delivered: those that wait or are in progress, or those that were given up. A delivered
+         *     one is listed nowhere; its run has a receipt if the program asked for one.
+         */
+        get: operations["listWebhookDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/webhooks/disabled": {
         parameters: {
             query?: never;
@@ -1968,6 +1988,44 @@ export interface components {
             /** @description Always true. */
             ok: boolean;
         };
+        /** @description A page of deliveries. */
+        Deliveries: {
+            /** @description The deliveries, oldest first. */
+            deliveries: components["schemas"]["Delivery"][];
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description The cursor of the next page, if there is one. */
+            nextCursor?: string | null;
+        };
+        /** @description A webhook that is not delivered. */
+        Delivery: {
+            /**
+             * Format: int32
+             * @description The number of failed attempts.
+             */
+            attempts: number;
+            dueAt?: components["schemas"]["Time"] | null;
+            /** @description The type of its event. Webhooks of documents have that of the document. */
+            eventType?: string | null;
+            /** @description The error of the last attempt. */
+            lastError?: string | null;
+            /**
+             * Format: uuid
+             * @description The run that sent it.
+             */
+            runKey?: string | null;
+            /** @description When it was enqueued, or given up. */
+            since: components["schemas"]["Time"];
+            /** @description `pending`, `sending`, `dead`, or `requeued`: given up once, and tried again. */
+            state: string;
+            /**
+             * Format: uuid
+             * @description The id of its task.
+             */
+            taskId: string;
+            /** @description The endpoint without its query and credentials; absent if the task cannot be read. */
+            url?: string | null;
+        };
         /** @description A disabled endpoint. */
         DisabledEndpoint: {
             /** @description When it was disabled. */
@@ -2524,6 +2582,11 @@ export interface components {
             /** @description When it was created. */
             createdAt: components["schemas"]["Time"];
             currentStep?: components["schemas"]["StepView"] | null;
+            /**
+             * Format: int64
+             * @description The number of events of its ledger. `GET /live` takes it.
+             */
+            eventCount: number;
             /**
              * Format: uuid
              * @description The worker that holds the current turn.
@@ -3259,6 +3322,8 @@ export interface components {
         };
         /** @description Figures by minute. */
         SeriesView: {
+            /** @description Whether this process counts the workflow. It counts its first 40; the values of others are 0. */
+            counted: boolean;
             /** @description The beginning of the first minute. */
             from: components["schemas"]["Time"];
             /**
@@ -5200,7 +5265,10 @@ export interface operations {
     liveUpdates: {
         parameters: {
             query?: {
-                /** @description The run keys of runs to follow, at most 64. Can be repeated. */
+                /**
+                 * @description The run keys of runs to follow, at most 64. Can be repeated. With `@` and the `eventCount` that the client has
+                 *     read, the stream says at once if the run has changed since.
+                 */
                 run?: string[];
             };
             header?: never;
@@ -6076,6 +6144,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SeriesView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listWebhookDeliveries: {
+        parameters: {
+            query?: {
+                /** @description `pending` (waiting or in progress) or `dead` (given up). Default `pending`. */
+                state?: string;
+                /** @description The number of rows: 1 to 100. Default 25. */
+                pageSize?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deliveries"];
                 };
             };
             default: {

@@ -99,7 +99,7 @@ function OfType({ type, names, search }: { type: string; names: string[]; search
   const may = useMay();
   const part = search.part ?? "graph";
   const head = useHead(type, may("define"));
-  const needs = part !== "graph" && !may("define");
+  const needs = !may("define");
   return (
     <>
       <div className="fields">
@@ -142,7 +142,8 @@ function OfType({ type, names, search }: { type: string; names: string[]; search
       {needs ? (
         <Empty title="You may not define">
           <p>
-            This part needs a key with the scope <code>define</code>.
+            Definitions say who approves what, so they need a key with the scope <code>define</code>. The
+            graph of a document is in the view of its run.
           </p>
         </Empty>
       ) : part === "graph" ? (

@@ -2,8 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../api/client";
 import { at, call } from "../api/raw";
-import { useMay, useMe } from "../app";
-import { type Compiled, type Position, useCompiled } from "../contracts";
+import type { Compiled, Position } from "../contracts";
 import type { Edge, Graph, Node } from "../graph/model";
 import { GraphView } from "../graph/view";
 import { Loaded } from "../parts";
@@ -47,27 +46,28 @@ export function definitionGraph(compiled: Compiled, rows: Row[] | undefined, pos
   return { nodes, edges, cut: false };
 }
 
+/** The definition that a document is pinned to; what is published later does not change it. */
 export function DocumentGraph({ type, id, rows }: { type: string; id: string; rows?: Row[] }) {
-  const may = useMay();
-  const { routeSets } = useMe();
-  const compiled = useCompiled(type);
+  const pinned = useQuery({
+    queryKey: ["lists", "document-workflow", type, id],
+    // A restart of the run keeps the definition too.
+    staleTime: 60_000,
+    retry: false,
+    queryFn: ({ signal }) => call<Compiled>(at("documents", type, id, "workflow"), { signal }),
+  });
   const position = useQuery({
     queryKey: ["lists", "position", type, id],
-    enabled: may("records") && routeSets.includes("contracts"),
     retry: false,
     queryFn: ({ signal }) => call<Position>(at("documents", type, id, "position"), { signal }),
   });
-  if (!routeSets.includes("contracts")) {
-    return <p className="dim">This server has no routes of documents, so it cannot show the definition.</p>;
-  }
   return (
-    <Loaded query={compiled}>
+    <Loaded query={pinned}>
       {(data) => (
         <>
           <p className="dim small">
             {position.data && `State ${position.data.state}, cycle ${position.data.cycle}. `}
-            Dashed nodes and arrows are planned, the others were taken. The graph is the one that is in effect
-            now.
+            Dashed nodes and arrows are planned, the others were taken. The graph is the definition that this
+            document is pinned to. <span className="mono wrap">{data.hash}</span>
           </p>
           <GraphView graph={definitionGraph(data, rows ?? [], position.data)} label="Definition" />
         </>

@@ -18,7 +18,7 @@ import { DiffView } from "../diffview";
 import { formatJson, parseJson } from "../json";
 import { JsonView } from "../jsonview";
 import { Act, Card, Dialog, Empty, ExactTime, Failed, Loaded, Time } from "../parts";
-import { type Approval, ApprovalRow } from "./approvals";
+import { type ApprovalPage, ApprovalPages, nextOf, pageOf } from "./approvals";
 import { RunLink } from "./run";
 
 export type DocumentsSearch = { type?: string; state?: string; id?: string };
@@ -380,28 +380,18 @@ function Changes({ type, id, version }: { type: string; id: string; version: num
 }
 
 function Approvals({ type, id }: { type: string; id: string }) {
-  const approvals = useQuery({
+  const path = at("documents", type, id, "approvals");
+  const approvals = useInfiniteQuery({
     queryKey: ["lists", "approvals-of", type, id],
     retry: false,
-    queryFn: ({ signal }) =>
-      call<{ approvals: Approval[] }>(`${at("documents", type, id, "approvals")}?limit=100`, { signal }),
+    initialPageParam: "",
+    queryFn: ({ pageParam, signal }) => call<ApprovalPage>(`${path}?${pageOf(pageParam)}`, { signal }),
+    getNextPageParam: nextOf,
   });
   return (
     <>
       <h3>Approvals</h3>
-      <Loaded query={approvals}>
-        {(data) =>
-          data.approvals.length === 0 ? (
-            <p className="dim small">Nobody was asked.</p>
-          ) : (
-            <ul className="messages">
-              {data.approvals.map((one) => (
-                <ApprovalRow key={one.id} approval={one} />
-              ))}
-            </ul>
-          )
-        }
-      </Loaded>
+      <ApprovalPages query={approvals} none="Nobody was asked." />
     </>
   );
 }

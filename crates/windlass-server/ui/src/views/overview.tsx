@@ -7,8 +7,16 @@ import { formatDuration } from "../format";
 import { Card, Empty, Loaded, Page, Time } from "../parts";
 import { StartSample } from "../start";
 
+export type OverviewSearch = { workflow?: string; span?: "day" };
+const HOUR = 60;
+const DAY = 24 * 60;
+
 export function Overview() {
-  const { workflow } = useSearch({ from: "/" });
+  const search = useSearch({ from: "/" });
+  const { workflow } = search;
+  const minutes = search.span === "day" ? DAY : HOUR;
+  const set = (change: OverviewSearch) =>
+    navigate({ to: "/", search: { ...search, ...change }, replace: true });
   const navigate = useNavigate();
   const health = useQuery({
     queryKey: ["lists", "health"],
@@ -27,10 +35,11 @@ export function Overview() {
     queryFn: ({ signal }) => ok(api.GET("/durable/tasks/stats", { signal })),
   });
   const series = useQuery({
-    queryKey: ["lists", "series", workflow],
+    queryKey: ["lists", "series", workflow, minutes],
     queryFn: ({ signal }) =>
-      ok(api.GET("/stats/series", { signal, params: { query: { minutes: 60, workflow } } })),
+      ok(api.GET("/stats/series", { signal, params: { query: { minutes, workflow } } })),
   });
+  const span = search.span === "day" ? "last 24 hours" : "last 60 minutes";
   const isNew = workflows.data?.workflows.every((workflow) => Object.keys(workflow.counts).length === 0);
   return (
     <Page title="Overview">
@@ -81,9 +90,7 @@ export function Overview() {
         <select
           aria-label="Charts of"
           value={workflow ?? ""}
-          onChange={(event) =>
-            navigate({ to: "/", search: { workflow: event.target.value || undefined }, replace: true })
-          }
+          onChange={(event) => set({ workflow: event.target.value || undefined })}
         >
           <option value="">charts of all workflows</option>
           {[
@@ -95,14 +102,28 @@ export function Overview() {
             <option key={name}>{name}</option>
           ))}
         </select>
+        <select
+          aria-label="Time of the charts"
+          value={search.span ?? "hour"}
+          onChange={(event) => set({ span: event.target.value === "day" ? "day" : undefined })}
+        >
+          <option value="hour">last 60 minutes</option>
+          <option value="day">last 24 hours</option>
+        </select>
       </div>
+      {series.data?.counted === false && (
+        <p className="notice">
+          This process counts 40 workflows by name, and “{workflow}” is not among them. The charts of all
+          workflows have its runs.
+        </p>
+      )}
       <div className="two">
         <Card title="Runs per minute">
           <Loaded query={series}>
             {(data) => (
               <Chart
                 from={Date.parse(data.from) / 1000}
-                label="Runs that this process started, completed and failed in each of the last 60 minutes"
+                label={`Runs that this process started, completed and failed in each minute of the ${span}`}
                 lines={[
                   { label: "started", values: data.values.runsStarted, color: "--blue" },
                   { label: "completed", values: data.values.runsCompleted, color: "--green" },
@@ -117,7 +138,7 @@ export function Overview() {
             {(data) => (
               <Chart
                 from={Date.parse(data.from) / 1000}
-                label="Steps and tasks that this process completed and failed in each of the last 60 minutes"
+                label={`Steps and tasks that this process completed and failed in each minute of the ${span}`}
                 lines={[
                   { label: "steps", values: data.values.stepsCompleted, color: "--blue" },
                   // Tasks are not counted by workflow.

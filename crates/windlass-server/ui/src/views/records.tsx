@@ -1,7 +1,7 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import type { FormEvent } from "react";
-import { api, ok } from "../api/client";
+import { type FormEvent, useState } from "react";
+import { api, ok, type Schemas } from "../api/client";
 import { useMay } from "../app";
 import { JsonView } from "../jsonview";
 import { Card, Empty, ExactTime, Failed, Loaded, Page, Time } from "../parts";
@@ -56,9 +56,48 @@ export function Records() {
             Records are documents outside runs, such as carts or counters. Programs choose the names of
             collections: <code>engine.records("carts")</code>.
           </p>
+          <Collections />
         </Empty>
       )}
     </Page>
+  );
+}
+
+function Collections() {
+  const collections = useInfiniteQuery({
+    queryKey: ["lists", "collections"],
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam, signal }) =>
+      ok(api.GET("/records", { signal, params: { query: { limit: 100, cursor: pageParam } } })),
+    getNextPageParam: (page) => page.nextCursor ?? undefined,
+  });
+  const names = collections.data?.pages.flatMap((page) => page.collections) ?? [];
+  return (
+    <Loaded query={collections}>
+      {() => (
+        <>
+          {names.length === 0 && <p className="dim">There is no collection yet.</p>}
+          <ul className="messages">
+            {names.map((name) => (
+              <li key={name}>
+                <Link to="/records" search={{ collection: name }}>
+                  {name}
+                </Link>
+              </li>
+            ))}
+          </ul>
+          {collections.hasNextPage && (
+            <button
+              type="button"
+              disabled={collections.isFetchingNextPage}
+              onClick={() => collections.fetchNextPage()}
+            >
+              Read more
+            </button>
+          )}
+        </>
+      )}
+    </Loaded>
   );
 }
 
@@ -76,11 +115,10 @@ function List({ collection, term, id }: { collection: string; term?: string; id?
     getNextPageParam: (page) => page.nextCursor ?? undefined,
   });
   const rows = records.data?.pages.flatMap((page) => page.records) ?? [];
-  const chosen = rows.find((row) => row.id === id);
   if (records.error && rows.length === 0)
     return <Failed error={records.error} retry={() => records.refetch()} />;
   if (records.isPending) return <p className="dim loading">Reading…</p>;
-  if (rows.length === 0) {
+  if (rows.length === 0 && id === undefined) {
     return (
       <Empty title="No record">
         <p>
@@ -127,45 +165,127 @@ function List({ collection, term, id }: { collection: string; term?: string; id?
           </button>
         )}
       </Card>
-      {chosen && (
-        <Card title={chosen.id}>
-          <JsonView label={`Revision ${chosen.revision}`} value={chosen.value} />
-          <Versions collection={collection} id={chosen.id} />
-        </Card>
-      )}
+      {id !== undefined && <One key={id} collection={collection} id={id} />}
     </div>
   );
 }
 
-function Versions({ collection, id }: { collection: string; id: string }) {
-  const versions = useQuery({
-    queryKey: ["lists", "versions", collection, id],
+/** The record of the address, which may be on a page of the list that was not read. */
+function One({ collection, id }: { collection: string; id: string }) {
+  const record = useQuery({
+    queryKey: ["lists", "record", collection, id],
+    retry: false,
     queryFn: ({ signal }) =>
+      ok(
+        api.GET("/records/{collection}/{id}", {
+          signal,
+          params: { path: { collection, id }, query: { view: "full" } },
+        }),
+      ) as Promise<Schemas["RecordView"]>,
+  });
+  return (
+    <Card title={id}>
+      <Loaded query={record}>
+        {(data) => (
+          <>
+            <JsonView label={`Revision ${data.revision}`} value={data.value} />
+            <Versions collection={collection} id={id} />
+          </>
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+function Versions({ collection, id }: { collection: string; id: string }) {
+  const versions = useInfiniteQuery({
+    queryKey: ["lists", "versions", collection, id],
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam, signal }) =>
       ok(
         api.GET("/records/{collection}/{id}/versions", {
           signal,
-          params: { path: { collection, id }, query: { limit: 25 } },
+          params: { path: { collection, id }, query: { limit: 25, cursor: pageParam } },
         }),
       ),
+    getNextPageParam: (page) => page.nextCursor ?? undefined,
   });
+  const rows = versions.data?.pages.flatMap((page) => page.versions) ?? [];
   return (
     <Loaded query={versions}>
-      {(data) =>
-        data.versions.length === 0 ? (
+      {() =>
+        rows.length === 0 ? (
           <p className="dim small">No earlier version is kept.</p>
         ) : (
-          <ul className="messages">
-            {data.versions.map((version) => (
-              <li key={String(version.revision)}>
-                Revision {String(version.revision)} ·{" "}
-                <span className="dim">
-                  <ExactTime at={version.createdAt} /> · {String(version.bytes)} bytes
-                </span>
-              </li>
-            ))}
-          </ul>
+          <>
+            <ul className="messages">
+              {rows.map((version) => (
+                <KeptVersion
+                  key={String(version.revision)}
+                  collection={collection}
+                  id={id}
+                  version={version}
+                />
+              ))}
+            </ul>
+            {versions.hasNextPage && (
+              <button
+                type="button"
+                disabled={versions.isFetchingNextPage}
+                onClick={() => versions.fetchNextPage()}
+              >
+                Earlier versions
+              </button>
+            )}
+          </>
         )
       }
     </Loaded>
+  );
+}
+
+type KeptProps = { collection: string; id: string; version: Schemas["VersionView"] };
+
+function KeptVersion({ collection, id, version }: KeptProps) {
+  const [open, setOpen] = useState(false);
+  const revision = Number(version.revision);
+  const kept = useQuery({
+    queryKey: ["version", collection, id, revision],
+    enabled: open,
+    // It never changes.
+    staleTime: Number.POSITIVE_INFINITY,
+    retry: false,
+    queryFn: ({ signal }) =>
+      ok(
+        api.GET("/records/{collection}/{id}/versions/{revision}", {
+          signal,
+          params: { path: { collection, id, revision }, query: { view: "full" } },
+        }),
+      ) as Promise<Schemas["VersionView"]>,
+  });
+  return (
+    <li>
+      <button type="button" className="j-toggle" aria-expanded={open} onClick={() => setOpen(!open)}>
+        <span aria-hidden="true">{open ? "▾" : "▸"}</span> Revision {String(version.revision)}
+      </button>{" "}
+      <span className="dim">
+        <ExactTime at={version.createdAt} /> · {String(version.bytes)} bytes
+      </span>
+      {open && (
+        <Loaded query={kept}>
+          {(data) => (
+            <>
+              <JsonView label={`Document of revision ${revision}`} value={data.value} />
+              {data.actor !== undefined && data.actor !== null && (
+                <JsonView label="Writer" value={data.actor} />
+              )}
+              {data.causedBy !== undefined && data.causedBy !== null && (
+                <JsonView label="Cause" value={data.causedBy} />
+              )}
+            </>
+          )}
+        </Loaded>
+      )}
+    </li>
   );
 }

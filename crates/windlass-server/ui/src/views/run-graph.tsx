@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
-import { useNow } from "../app";
+import { useMay, useMe, useNow } from "../app";
 import { type Node, runGraph, stepGraph } from "../graph/model";
 import { GraphView } from "../graph/view";
 import { Empty, Loaded } from "../parts";
@@ -14,7 +14,10 @@ import type { RunRef } from "./run";
 export function GraphTab({ run, data }: { run: RunRef; data: Schemas["InstanceView"] }) {
   const path = { workflowName: run.workflowName, instanceId: run.instanceId };
   const navigate = useNavigate();
-  const now = useNow();
+  const may = useMay();
+  const { routeSets } = useMe();
+  const clock = useNow(!run.ended);
+  const now = run.ended && data.meta.completedAt ? Date.parse(data.meta.completedAt) : clock;
   const [unfold, setUnfold] = useState(false);
   const [what, setWhat] = useState<"steps" | "runs">("steps");
   const timeline = useQuery({
@@ -64,7 +67,10 @@ export function GraphTab({ run, data }: { run: RunRef; data: Schemas["InstanceVi
       });
     } else if (node.count > 1) setUnfold(true);
   };
-  if (data.meta.model === "contracts" && run.workflowName.startsWith("doc:")) {
+  const isDocument = data.meta.model === "contracts" && run.workflowName.startsWith("doc:");
+  // Without its routes, or the right to read documents, the graph is that of the steps.
+  const hasDocuments = routeSets.includes("contracts");
+  if (isDocument && hasDocuments && may("records")) {
     return <DocumentGraph type={run.workflowName.slice(4)} id={run.instanceId} rows={timeline.data?.rows} />;
   }
   return (
@@ -82,6 +88,17 @@ export function GraphTab({ run, data }: { run: RunRef; data: Schemas["InstanceVi
         const hasFolded = graph.nodes.some((node) => node.count > 1);
         return (
           <>
+            {isDocument && (
+              <p className="notice">
+                {hasDocuments ? (
+                  <>
+                    The definition of the document needs a key with the scope <code>records</code>.
+                  </>
+                ) : (
+                  "This server has no routes of documents, so it cannot show the definition."
+                )}
+              </p>
+            )}
             <div className="chips">
               {(["steps", "runs"] as const).map((word) => (
                 <button

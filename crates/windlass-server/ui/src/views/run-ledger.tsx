@@ -10,9 +10,17 @@ import { useRunSearch } from "./run-search";
 
 type Event = Schemas["LedgerEvent"];
 
+type CauseRef = { type: string; event_id?: string; run_id?: string } | null | undefined;
+
+/** The event that caused an event. */
 function causeOf(event: Event): string | undefined {
-  const cause = event.cause as { type: string; event_id?: string; run_id?: string } | null | undefined;
-  return cause?.event_id ?? cause?.run_id;
+  return (event.cause as CauseRef)?.event_id;
+}
+
+/** The run that caused an event of another run. */
+function causingRun(event: Event): string | undefined {
+  const run = (event.cause as CauseRef)?.run_id;
+  return run === event.runKey ? undefined : run;
 }
 
 export function LedgerTab({ run }: { run: RunRef }) {
@@ -104,6 +112,7 @@ type LineProps = {
 function Line({ event, depth, known, run, show }: LineProps) {
   const [open, setOpen] = useState(false);
   const cause = causeOf(event);
+  const from = causingRun(event);
   const isForeign = event.runKey !== run.runKey;
   return (
     <div className="event" style={{ paddingInlineStart: `${depth * 18}px` }}>
@@ -119,6 +128,11 @@ function Line({ event, depth, known, run, show }: LineProps) {
         <div className="event-detail">
           <JsonView label="Summary" value={event.summary} />
           <p className="dim small mono">hash {event.hash}</p>
+          {from && (
+            <p className="small">
+              Cause: <CausingRun runKey={from} />
+            </p>
+          )}
           {cause && (
             <p className="small">
               Cause:{" "}
@@ -146,11 +160,22 @@ function Cause({ id }: { id: string }) {
   if (found.data) {
     return (
       <>
-        {found.data.event.type} of <RunLink run={found.data} />
+        {found.data.event.type} of{" "}
+        <RunLink run={found.data} search={{ tab: "ledger", generation: found.data.runNumber }} />
       </>
     );
   }
   return <span className="mono">{id}</span>;
+}
+
+function CausingRun({ runKey }: { runKey: string }) {
+  const found = useQuery({
+    queryKey: ["run-by-key", runKey],
+    retry: false,
+    queryFn: ({ signal }) => ok(api.GET("/runs/{runKey}", { signal, params: { path: { runKey } } })),
+  });
+  if (found.data) return <RunLink run={found.data} />;
+  return <span className="mono">{runKey}</span>;
 }
 
 function Verify({ run }: { run: RunRef }) {

@@ -51,11 +51,16 @@ function withChildren(rows: Row[], parent: string, tree: Schemas["TreeRun"][]): 
   });
 }
 
-// The timelines of the children that are open.
+const noRuns: Schemas["TreeRun"][] = [];
+// A function that stays the same: its result is then the same until a timeline changes.
+const rowsOf = (timelines: { data?: Schemas["Timeline"] }[]) => timelines.map((one) => one.data?.rows);
+
+// The timelines of the children that are open. The result changes only with them.
 function useChildren(open: Map<string, At>, tree: Schemas["TreeRun"][]) {
   const keys = [...open.keys()];
   useFollow(keys);
   const timelines = useQueries({
+    combine: rowsOf,
     queries: keys.map((key) => {
       const at = open.get(key) as At;
       const path = { workflowName: at.workflowName, instanceId: at.id };
@@ -71,7 +76,10 @@ function useChildren(open: Map<string, At>, tree: Schemas["TreeRun"][]) {
       };
     }),
   });
-  return new Map(keys.map((key, index) => [key, withChildren(timelines[index].data?.rows ?? [], key, tree)]));
+  return useMemo(() => {
+    const rows = [...open.keys()].map((key, index) => withChildren(timelines[index] ?? [], key, tree));
+    return new Map([...open.keys()].map((key, index) => [key, rows[index]]));
+  }, [open, timelines, tree]);
 }
 
 function place(rows: Row[], at: At, children: Map<string, Row[]>, depth = 0): Placed[] {
@@ -97,8 +105,8 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
         }),
       ),
   });
-  const family = tree.data?.runs;
-  const children = useChildren(opened, family ?? []);
+  const family = tree.data?.runs ?? noRuns;
+  const children = useChildren(opened, family);
   const toggle = (row: Row) => {
     if (!row.child) return;
     const next = new Map(opened);
@@ -117,15 +125,15 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
       ),
     getNextPageParam: (page) => page.nextCursor ?? undefined,
   });
-  const clock = useNow();
   const ended = run.ended && run.generation === undefined;
   const rows = useMemo(() => {
     const all = timeline.data?.pages.flatMap((page) => page.rows) ?? [];
     // The tree is that of the newest generation.
-    return run.generation === undefined ? withChildren(all, run.runKey, family ?? []) : all;
+    return run.generation === undefined ? withChildren(all, run.runKey, family) : all;
   }, [timeline.data, family, run.generation, run.runKey]);
   const open = rows.some((row) => !row.endedAt);
-  const now = open && !ended ? clock : 0;
+  const now = useNow(open && !ended);
+  const chosen = useStep(rows, timeline, search.step);
   const scale = useMemo(() => {
     const from = Math.min(Date.parse(data.meta.createdAt), ...rows.map((row) => Date.parse(row.beganAt)));
     const ends = rows.map((row) => ms(row.endedAt) ?? now);
@@ -187,6 +195,8 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
           </button>
         )}
       </div>
+      {chosen === "absent" && <p className="notice">The run has no step {search.step}.</p>}
+      {chosen === "sought" && <p className="dim loading">Looking for the step {search.step}…</p>}
       <Bars
         rows={place(shown, { workflowName: run.workflowName, id: run.instanceId }, children)}
         scale={scale}
@@ -194,9 +204,24 @@ export function TimelineTab({ run, data }: { run: RunRef; data: Schemas["Instanc
         run={run}
         opened={opened}
         toggle={toggle}
+        chosen={typeof chosen === "object" ? chosen : undefined}
       />
     </>
   );
+}
+
+type Pages = { hasNextPage: boolean; isFetching: boolean; isError: boolean; fetchNextPage: () => unknown };
+
+/** The step of the address. Pages are read until it is found. */
+function useStep(rows: Row[], pages: Pages, key: string | undefined): Row | "sought" | "absent" | undefined {
+  const found = key === undefined ? undefined : rows.find((row) => row.stepKey === key);
+  const isSought = key !== undefined && !found && rows.length > 0 && pages.hasNextPage && !pages.isError;
+  const { isFetching, fetchNextPage } = pages;
+  useEffect(() => {
+    if (isSought && !isFetching) fetchNextPage();
+  }, [isSought, isFetching, fetchNextPage]);
+  if (key === undefined || found) return found;
+  return isSought ? "sought" : "absent";
 }
 
 type BarsProps = {
@@ -206,9 +231,11 @@ type BarsProps = {
   run: RunRef;
   opened: Map<string, At>;
   toggle: (row: Row) => void;
+  /** The step of the address, also if the filter hides its row. */
+  chosen?: Row;
 };
 
-function Bars({ rows, scale, now, run, opened, toggle }: BarsProps) {
+function Bars({ rows, scale, now, run, opened, toggle, chosen }: BarsProps) {
   const scroll = useRef<HTMLDivElement>(null);
   const search = useSearch({ from: "/runs/$workflow/$id" });
   const navigate = useNavigate();
@@ -218,7 +245,12 @@ function Bars({ rows, scale, now, run, opened, toggle }: BarsProps) {
     estimateSize: () => ROW,
     overscan: 10,
   });
-  const chosen = rows.find(({ row, depth }) => depth === 0 && row.stepKey === search.step)?.row;
+  // A step that the page was opened with is scrolled to; one that is clicked is visible.
+  const [first] = useState(search.step);
+  const firstAt = rows.findIndex(({ row, depth }) => depth === 0 && row.stepKey === first);
+  useEffect(() => {
+    if (firstAt > 0) list.scrollToIndex(firstAt, { align: "center" });
+  }, [firstAt, list]);
   const open = (row: Row | undefined) =>
     navigate({
       to: "/runs/$workflow/$id",

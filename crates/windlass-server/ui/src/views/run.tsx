@@ -14,7 +14,7 @@ import { LedgerTab } from "./run-ledger";
 import { LogsTab } from "./run-logs";
 import { WaitsForPeople } from "./run-people";
 import { Receipts } from "./run-receipts";
-import { tabs } from "./run-search";
+import { type RunSearch, tabs } from "./run-search";
 import { TimelineTab } from "./run-timeline";
 
 export type RunRef = {
@@ -35,20 +35,22 @@ export function RunView() {
     queryFn: ({ signal }) =>
       ok(api.GET("/workflows/{workflowName}/instances/{instanceId}", { signal, params: { path } })),
   });
-  useFollow(newest.data ? [newest.data.meta.runKey] : []);
+  useFollow(newest.data ? [newest.data.meta.runKey] : [], newest.data?.meta.eventCount);
   return (
     <Page title={`${workflow}/${id}`}>
       <Loaded query={newest}>
         {(data) => {
+          // A link may name the newest generation.
+          const generation = search.generation === data.meta.runNumber ? undefined : search.generation;
           const run = {
             ...path,
             runKey: data.meta.runKey,
-            generation: search.generation,
+            generation,
             ended: data.meta.completedAt !== null && data.meta.completedAt !== undefined,
           };
           return (
             <>
-              <Head data={data} generation={search.generation} />
+              <Head data={data} generation={generation} />
               <nav className="tabs" aria-label="Parts of the run">
                 {tabs
                   .filter((tab) => tab !== "agent" || data.meta.model === "agents")
@@ -107,7 +109,7 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
           </span>
         ) : (
           <span>
-            {reason ? withTimes(reason.text, zone) : ended ? "The run has ended." : "The run makes progress."}
+            {reason ? withTimes(reason.text, zone) : ended ? "The run has ended." : <Progress why={why} />}
           </span>
         )}
         {reason?.until && (
@@ -187,6 +189,20 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
         )}
       </div>
     </div>
+  );
+}
+
+/** A run without a reason to wait makes progress, if the server has said so. */
+function Progress({ why }: { why: { data?: unknown; error: unknown; refetch: () => unknown } }) {
+  if (why.data) return <>The run makes progress.</>;
+  if (!why.error) return <span className="dim loading">Reading why…</span>;
+  return (
+    <span className="bad">
+      Why it waits cannot be read: {why.error instanceof Error ? why.error.message : String(why.error)}{" "}
+      <button type="button" onClick={() => why.refetch()}>
+        Try again
+      </button>
+    </span>
   );
 }
 
@@ -357,9 +373,11 @@ function Family({ data }: { data: Instance }) {
   );
 }
 
-export function RunLink({ run }: { run: { workflowName: string; id: string } }) {
+type RunLinkProps = { run: { workflowName: string; id: string }; search?: RunSearch };
+
+export function RunLink({ run, search = {} }: RunLinkProps) {
   return (
-    <Link to="/runs/$workflow/$id" params={{ workflow: run.workflowName, id: run.id }} search={{}}>
+    <Link to="/runs/$workflow/$id" params={{ workflow: run.workflowName, id: run.id }} search={search}>
       {run.workflowName}/{run.id}
     </Link>
   );

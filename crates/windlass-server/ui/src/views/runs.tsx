@@ -213,6 +213,16 @@ function Filters({ search, names }: { search: RunsSearch; names: string[] }) {
         >
           oldest first
         </button>
+        {search.model && (
+          <button
+            type="button"
+            className="chip"
+            aria-pressed="true"
+            onClick={() => set({ model: undefined })}
+          >
+            model {search.model} ✕
+          </button>
+        )}
         {search.from && (
           <button type="button" className="chip" aria-pressed="true" onClick={() => set({ from: undefined })}>
             created since {search.from.slice(0, 16)} ✕
