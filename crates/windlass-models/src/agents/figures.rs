@@ -251,7 +251,10 @@ impl Tables<'_> {
             unknown.insert(overview.and_then(|found| served(engine, &found.run.workflow)));
         }
         let agent = agents.get(&run).and_then(Option::as_ref);
-        Ok(agent.map_or_else(PriceTable::built_in, |agent| agent.prices()))
+        Ok(match agent {
+            Some(agent) => agent.prices(),
+            None => PriceTable::built_in(),
+        })
     }
 }
 
