@@ -50,7 +50,7 @@ pub use operations::{Position, Rebuilt};
 pub use others::{DOCUMENT_CREATE, DOCUMENT_TRANSITION};
 pub use people::DirectorySource;
 pub use policy::{AllowAll, Policy};
-pub use review::Review;
+pub use review::{Progress, Review};
 pub use waits::EVENT_TYPE;
 pub use work::{MAIL_EFFECT, MailInput, WEBHOOK_EFFECT, WebhookInput};
 

@@ -6,7 +6,6 @@
 mod docs;
 mod expressions;
 mod listings;
-mod quorum;
 
 use std::sync::Arc;
 
@@ -15,8 +14,8 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use windlass::ErrorCode;
@@ -26,7 +25,7 @@ use windlass::contracts::language::diff::{diff, mermaid};
 use windlass::contracts::language::simulate::Scenario;
 use windlass::contracts::language::tokens::Verdict;
 use windlass::contracts::language::{compile, envelope, source, templates};
-use windlass::contracts::{Chain, Contracts, Document, problems_of};
+use windlass::contracts::{Chain, Contracts, Document, Progress, Review, problems_of};
 use windlass::kernel::{Expect, Sha256Digest, Subject};
 
 use crate::auth::{Caller, Scope};
@@ -622,6 +621,16 @@ async fn inbox(
     ok(&json!({"approvals": found}))
 }
 
+/// A request with its content and the progress of its quorum.
+#[derive(Serialize)]
+struct Reviewed {
+    #[serde(flatten)]
+    review: Review,
+    /// Absent if the request is not open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quorum: Option<Progress>,
+}
+
 async fn approval(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
@@ -630,8 +639,8 @@ async fn approval(
 ) -> Answer {
     let contracts = of(&contracts, &engine);
     let review = contracts.review(&id, who.subject.as_ref()).await?;
-    let quorum = quorum::progress(&contracts, &review.approval).await?;
-    ok(&quorum::Reviewed { review, quorum })
+    let quorum = contracts.progress(&review.approval).await?;
+    ok(&Reviewed { review, quorum })
 }
 
 /// A decision on a request for approval.

@@ -36,7 +36,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    BoxFuture, Commit, CommitResults, Error, ErrorCode, Query, StepStatus, Store,
+    BoxFuture, Commit, CommitResults, Error, ErrorCode, Limits, Query, StepStatus, Store,
 };
 use windlass_models::WorkflowRef;
 

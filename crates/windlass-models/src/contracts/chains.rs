@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use windlass_contracts::tokens::{Verdict, count};
+use windlass_contracts::tokens::{Count, Verdict, count};
 use windlass_contracts::types::{ApprovalConfig, ApproverSpec, Quorum, RejectionRule};
 use windlass_engine::{RecordChange, refusal};
 use windlass_kernel::{Error, ErrorCode, Expect, Subject};
@@ -82,6 +82,16 @@ impl ChainProgress {
         decisions: &BTreeMap<String, Verdict>,
         givers: &BTreeMap<String, String>,
     ) -> Option<Verdict> {
+        self.stage_count(counted, decisions, givers)?.verdict
+    }
+
+    /// The count of the stage that is asked now.
+    pub(crate) fn stage_count(
+        &self,
+        counted: &BTreeSet<String>,
+        decisions: &BTreeMap<String, Verdict>,
+        givers: &BTreeMap<String, String>,
+    ) -> Option<Count> {
         let stage = self.stages.get(self.stage)?;
         let config = ApprovalConfig {
             approvers: Some(stage.approvers.clone()),
@@ -91,7 +101,7 @@ impl ChainProgress {
             due: None,
         };
         let people = self.people.intersection(counted).cloned().collect();
-        count(&config, &people, decisions, givers).verdict
+        Some(count(&config, &people, decisions, givers))
     }
 
     /// The people and decisions that the node counts after the last stage: those who approved, or those of

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 use windlass_contracts::document::{FieldChange, changes};
-use windlass_contracts::tokens::Verdict;
+use windlass_contracts::tokens::{Verdict, count};
+use windlass_contracts::types::NodeConfig;
 use windlass_kernel::{Error, ErrorCode, Subject};
 
-use super::approvals::Approval;
+use super::approvals::{Approval, ApprovalStatus};
 use super::error::not_found;
 use super::handle::Contracts;
 
@@ -31,7 +32,54 @@ pub struct Review {
     pub diff: BTreeMap<String, FieldChange>,
 }
 
+/// The votes for a request, or their weight, and how many the node needs. With a chain, those of its current stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    /// The votes for it so far.
+    pub granted: u64,
+    /// The votes that it needs.
+    pub needed: u64,
+}
+
 impl Contracts {
+    /// How far the decisions on an open request have come, counted as the run counts them. `None` if the request is not
+    /// open.
+    ///
+    /// ```
+    /// # async fn example(contracts: windlass::contracts::Contracts, dana: windlass::kernel::Subject) -> windlass::Result<()> {
+    /// for request in contracts.inbox(&dana, None, 20).await? {
+    ///     println!("{}: {:?}", request.id, contracts.progress(&request).await?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The document does not exist, or the store does not answer.
+    pub async fn progress(&self, approval: &Approval) -> Result<Option<Progress>, Error> {
+        if approval.status != ApprovalStatus::Open {
+            return Ok(None);
+        }
+        let (entity_type, document) = (&approval.entity_type, &approval.document);
+        let row = self.document(entity_type, document).await?.row;
+        let (counted, givers) = (approval.counted(&row), approval.givers());
+        let decisions = approval.decisions.iter();
+        let decisions = decisions.map(|(person, note)| (person.clone(), note.verdict)).collect();
+        let found = match &approval.chain {
+            Some(chain) => chain.stage_count(&counted, &decisions, &givers),
+            None => {
+                let workflow = self.document_workflow(entity_type, document).await?;
+                match workflow.nodes.get(&approval.node).map(|node| &node.config) {
+                    Some(NodeConfig::Approval(config)) => {
+                        Some(count(config, &counted, &decisions, &givers))
+                    }
+                    _ => None,
+                }
+            }
+        };
+        Ok(found.map(|found| Progress { granted: found.granted, needed: found.needed }))
+    }
+
     /// Reads a request with the content that it is about, and with the changes since the content that a person
     /// approved last.
     ///
