@@ -19,7 +19,7 @@ use crate::contracts::{
     SLOT, TYPE, approve, contract, directory, document, edge, invoice, node, open_request, person,
     publish, refused, role, same_when_rebuilt, submitted, until_run, until_state,
 };
-use crate::harness::{Harness, on_every_store, until};
+use crate::harness::{Harness, on_every_store};
 use crate::receiver::{Receiver, answer};
 
 on_every_store!(

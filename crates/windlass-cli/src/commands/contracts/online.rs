@@ -223,7 +223,7 @@ async fn try_scenario(api: &Api, path: &[&str], scenario: &RawValue) -> Result<(
     }
     let texts = |key: &str| -> Vec<String> {
         let all = found[key].as_array().into_iter().flatten();
-        all.filter_map(Value::as_str).map(|text| sanitize_line(text)).collect()
+        all.filter_map(Value::as_str).map(sanitize_line).collect()
     };
     api.out.line(&format!("ends in the state {}", cell(&found, "state")))?;
     for node in texts("path") {
