@@ -261,6 +261,10 @@ async fn a_record_arrives_with_its_versions(h: Arc<Harness>) {
     let refused = importer.import_record(RecordExport::parse(&damaged).unwrap()).await.unwrap_err();
     assert_eq!(refused.code(), "INVALID_EXPORT", "{refused}");
     assert!(store.records(vec![record_key("new")]).await.unwrap()[0].is_none());
+    // The record of a kept ledger would be a flaw without the events of the ledger.
+    let ledger = newest.replace("\"carts\"", "\"windlass.ledgers\"");
+    let refused = importer.import_record(RecordExport::parse(&ledger).unwrap()).await.unwrap_err();
+    assert_eq!(refused.code(), "IMPORT_REFUSED", "{refused}");
     importer.finish().await.unwrap();
     if h.kind != crate::harness::Kind::Memory {
         store.close().await.unwrap();
