@@ -4,6 +4,7 @@
 //! subject, because the audit note of a document names a person.
 
 mod expressions;
+mod visible;
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use windlass::kernel::{Expect, Sha256Digest, Subject};
 
 use crate::auth::{Caller, Scope};
 use crate::error::ApiError;
-use crate::extract::CallerEngine;
+use crate::extract::{CallerEngine, RowHooks};
 use crate::precondition::{etag, expectation};
 use crate::table::{Access, RouteSet};
 
@@ -156,6 +157,7 @@ struct Reason {
 }
 
 type Who = Extension<Arc<Caller>>;
+type Rows = Extension<RowHooks>;
 
 async fn list_templates() -> Answer {
     ok(&templates::all())
@@ -227,8 +229,9 @@ async fn health(State(contracts): State<Contracts>, engine: CallerEngine) -> Ans
     ok(&of(&contracts, &engine).health().await?)
 }
 
-async fn stuck(State(contracts): State<Contracts>, engine: CallerEngine) -> Answer {
-    ok(&json!({"stuck": of(&contracts, &engine).stuck().await?}))
+async fn stuck(State(contracts): State<Contracts>, engine: CallerEngine, rows: Rows) -> Answer {
+    let stuck = visible::stuck(&rows, of(&contracts, &engine).stuck().await?).await?;
+    ok(&json!({"stuck": stuck}))
 }
 
 async fn definition(
@@ -367,10 +370,12 @@ async fn create(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
     who: Who,
+    rows: Rows,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Answer {
     let NewDocument { id, content } = body(&bytes)?;
+    visible::may_create(&rows, &name, &id).await?;
     let made = of(&contracts, &engine).create(&name, &id, &content, subject(&who)?).await?;
     document_answer(StatusCode::CREATED, &made)
 }
@@ -378,13 +383,12 @@ async fn create(
 async fn list(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
+    rows: Rows,
     Path(name): Path<String>,
     uri: axum::http::Uri,
 ) -> Answer {
     let page = Page::of(uri.query())?;
-    let contracts = of(&contracts, &engine);
-    let (state, after) = (page.state.as_deref(), page.after.as_deref());
-    let documents = contracts.documents(&name, state, after, page.limit()).await?;
+    let documents = visible::documents(&rows, &of(&contracts, &engine), &name, page).await?;
     ok(&json!({"documents": documents}))
 }
 
@@ -524,11 +528,11 @@ async fn inbox(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
     who: Who,
+    rows: Rows,
     uri: axum::http::Uri,
 ) -> Answer {
     let page = Page::of(uri.query())?;
-    let contracts = of(&contracts, &engine);
-    let found = contracts.inbox(subject(&who)?, page.after.as_deref(), page.limit()).await?;
+    let found = visible::inbox(&rows, &of(&contracts, &engine), subject(&who)?, page).await?;
     ok(&json!({"approvals": found}))
 }
 
