@@ -15,6 +15,7 @@ mod flood;
 mod freeze;
 mod fsync;
 mod http;
+mod idle;
 mod kill;
 mod load;
 mod log;
@@ -22,6 +23,7 @@ mod phase;
 mod proxy;
 mod random;
 mod receiver;
+mod recovery;
 mod report;
 mod server;
 mod snapshot;
@@ -108,14 +110,28 @@ enum Fault {
     BuildsPostgres,
     /// A tenant floods a mailbox and keeps slow connections, SQLite.
     Flood,
+    /// 4,000 connections are open and idle, SQLite.
+    Idle,
     /// Bits of the file are flipped, SQLite.
     BitFlips,
+}
+
+impl Plan {
+    /// The least for a phase of this length. It grows half as fast as the length, because faults of a long
+    /// phase leave more behind that slows the next ones down.
+    fn floor(&self, lasts: Duration) -> Floor {
+        let grown = |min: usize| {
+            let times = lasts.as_secs_f64() / SHORT.as_secs_f64();
+            (min as f64 * (1.0 + (times - 1.0).max(0.0) / 2.0)) as usize
+        };
+        Floor { operations: grown(self.operations_min), faults: grown(self.faults_min) }
+    }
 }
 
 type Run = fn(&Torture<'_>, &Setting<'_>) -> Result<Outcomes>;
 
 /// A phase with the least number of acknowledged operations and of faults. A phase that did less has
-/// tested nothing, and fails. The numbers are for a short phase on a busy machine.
+/// tested nothing, and fails. The numbers are for a short phase on a busy machine; a longer phase must do more.
 struct Plan {
     fault: Fault,
     run: Run,
@@ -230,6 +246,7 @@ const PLANS: &[Plan] = &[
         faults_min: 10,
         in_short: false,
     },
+    Plan { fault: Fault::Idle, run: idle::run, operations_min: 20, faults_min: 1, in_short: false },
     Plan {
         fault: Fault::BitFlips,
         run: bits::run,
@@ -306,7 +323,7 @@ pub(crate) fn run(root: &Path, args: &TortureArgs, interrupt: &Interrupt) -> Res
             worker: &worker,
             previous: previous.as_ref(),
             lasts,
-            faults_min: plan.faults_min,
+            faults_min: plan.floor(lasts).faults,
             seed,
             interrupt,
         };
@@ -346,7 +363,7 @@ fn run_phase(
         Err(error) if error.is::<Interrupted>() => return Err(error),
         outcomes => outcomes,
     };
-    let floor = Floor { operations: plan.operations_min, faults: plan.faults_min };
+    let floor = plan.floor(setting.lasts);
     let report = Report::new(name, outcomes, began.elapsed(), floor, is_named);
     print!("{}", report.details());
     Ok(report)
@@ -400,5 +417,18 @@ mod tests {
         }
         assert!(PLANS.iter().any(|plan| is_chosen(plan, &TortureArgs::short(Path::new(".")))));
         assert!(PLANS.iter().all(|plan| plan.operations_min > 0 && plan.faults_min > 0));
+    }
+
+    #[test]
+    fn a_longer_phase_must_do_more() {
+        let plan = PLANS.iter().find(|plan| plan.fault == Fault::KillSqlite).unwrap();
+        let floor = |secs| {
+            let Floor { operations, faults } = plan.floor(Duration::from_secs(secs));
+            (operations, faults)
+        };
+        assert_eq!(
+            [floor(5), floor(10), floor(30), floor(110)],
+            [(50, 3), (50, 3), (100, 6), (300, 18)]
+        );
     }
 }

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use windlass_kernel::{Heartbeat, Hold, TaskId};
 
 use crate::core::Core;
-use crate::env::ThreadPool;
 use crate::tasks::{Claim, Tasks};
 
 /// How long heartbeats are collected before they are written together.
@@ -45,8 +44,8 @@ impl Heartbeats {
         self.pending.put(beat);
         if !self.writing.swap(true, Ordering::AcqRel) {
             let heartbeats = Arc::clone(self);
-            let write = async move { heartbeats.write_until_idle().await };
-            self.core.env.spawn(ThreadPool::Service, Box::pin(write));
+            self.core
+                .spawn_service("heartbeats", move || Arc::clone(&heartbeats).write_until_idle());
         }
     }
 

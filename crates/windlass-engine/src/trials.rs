@@ -19,7 +19,6 @@ use windlass_kernel::{Body, Error, Query, SettingName};
 
 use crate::capacity::Capacity;
 use crate::core::Core;
-use crate::env::ThreadPool;
 
 /// The kind of the settings that store records.
 const KIND: &str = "trial";
@@ -40,6 +39,29 @@ pub(crate) trait Suspect: Send + 'static {
     fn start(self: Box<Self>) -> Box<dyn Fn() -> bool + Send + Sync>;
     /// Gives it back without a trial.
     fn release(self: Box<Self>);
+}
+
+/// Releases a suspect if a panic ends its trial before it starts: otherwise nobody would take it again.
+struct ReleaseOnPanic(Option<Box<dyn Suspect>>);
+
+impl ReleaseOnPanic {
+    fn start(mut self) -> Option<Box<dyn Fn() -> bool + Send + Sync>> {
+        self.0.take().map(|suspect| suspect.start())
+    }
+
+    fn release(mut self) {
+        if let Some(suspect) = self.0.take() {
+            suspect.release();
+        }
+    }
+}
+
+impl Drop for ReleaseOnPanic {
+    fn drop(&mut self) {
+        if let Some(suspect) = self.0.take().filter(|_| std::thread::panicking()) {
+            suspect.release();
+        }
+    }
 }
 
 /// The record of a trial.
@@ -90,11 +112,13 @@ impl Trials {
             self.capacity.set_on_trial(true);
             drop(state);
             let trials = Arc::clone(self);
-            self.core.env.spawn(ThreadPool::Service, Box::pin(trials.serve()));
+            self.core.spawn_service("trials", move || Arc::clone(&trials).serve());
         }
     }
 
     async fn serve(self: Arc<Self>) {
+        // After a panic, the trial that it interrupted proves nothing.
+        self.end_trial().await;
         tracing::warn!("trying runs or tasks alone that their workers died with; other work waits");
         let quiet_by = self.core.env.elapsed() + QUIET_WAIT_MAX;
         loop {
@@ -121,9 +145,13 @@ impl Trials {
 
     async fn try_one(&self, suspect: Box<dyn Suspect>) {
         let (key, reclaims) = (suspect.key(), suspect.reclaims());
+        let suspect = ReleaseOnPanic(Some(suspect));
         match self.is_guilty(key, reclaims).await {
             Ok(true) => {
-                self.state.lock().condemned.insert(key);
+                let mut state = self.state.lock();
+                state.condemned.insert(key);
+                // The record of the trial before is deleted with the end of this one.
+                state.on_trial = Some(key);
             }
             Ok(false) => {
                 self.state.lock().on_trial = Some(key);
@@ -143,7 +171,7 @@ impl Trials {
                 return suspect.release();
             }
         }
-        let runs = suspect.start();
+        let Some(runs) = suspect.start() else { return };
         self.until(self.core.env.elapsed() + ALONE_MAX, || !runs()).await;
         if runs() {
             self.capacity.set_on_trial(false);

@@ -706,17 +706,21 @@ fn enqueued(new: NewRun, stamp: Stamp) -> Result<(Box<Run>, Ledger, Op), Error> 
     Ok((run, ledger, event))
 }
 
-// For people to read; the genesis hash already covers the input. It also seals the labels and a queue
-// that is not the default one: a run with a damaged queue would never be claimed. The members are sorted
-// by name, as canonical JSON requires.
+// For people to read; the genesis hash already covers the input. It also seals the headers, the task of the
+// end, the labels, and a queue that is not the default one: a run with a damaged queue would never be claimed.
+// The members are sorted by name, as canonical JSON requires.
 #[derive(Serialize)]
 struct EnqueuedPayload<'a> {
     generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headers: Option<Sha256Digest>,
     id: &'a RunId,
     input: InputPayload,
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<Sha256Digest>,
     model: &'a ModelName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_end: Option<Sha256Digest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<&'a QueueName>,
     workflow: &'a WorkflowName,
@@ -733,6 +737,7 @@ impl<'a> EnqueuedPayload<'a> {
     fn of(run: &'a Run) -> Self {
         Self {
             generation: run.generation,
+            headers: run.headers.as_deref().map(text_digest),
             id: &run.id,
             input: InputPayload {
                 bytes: run.input.len(),
@@ -741,10 +746,16 @@ impl<'a> EnqueuedPayload<'a> {
             },
             labels: (!run.labels.is_empty()).then(|| labels_digest(&run.labels)),
             model: &run.model,
+            on_end: run.on_end.as_deref().map(text_digest),
             queue: Some(&run.turn.queue).filter(|queue| **queue != QueueName::default_queue()),
             workflow: &run.workflow,
         }
     }
+}
+
+/// The digest of a run's headers, or of the task of its end, in its first event.
+pub(crate) fn text_digest(text: &str) -> Sha256Digest {
+    Sha256Digest::of(text.as_bytes())
 }
 
 /// The digest of a run's labels in its first event.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::bodies::{self, BodyKey, BodyOwner};
 use crate::body::BodyRef;
 use crate::digest::Sha256Digest;
-use crate::draft::labels_digest;
+use crate::draft::{labels_digest, text_digest};
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{Collection, QueueName, RecordId, RunKey};
 use crate::kept::{kept_page, with_events};
@@ -331,8 +331,8 @@ impl WholeRun {
         Err(self.flaw(None, what))
     }
 
-    // The queue and the labels never change. A run with a damaged queue is never claimed, and one with
-    // damaged labels is not found.
+    // The queue, the labels, the headers and the task of the end never change. A run with a damaged queue is
+    // never claimed, and one with damaged labels is not found.
     fn verify_enqueued(&self) -> Result<(), Flaw> {
         let first = self.events.first().filter(|event| event.event_type == WORKFLOW_ENQUEUED);
         let payload = first.map(Event::payload_json).transpose();
@@ -346,6 +346,18 @@ impl WholeRun {
         let labels = labels_digest(&self.run.labels).to_string();
         if payload["labels"].as_str().is_some_and(|sealed| sealed != labels) {
             return Err(self.flaw(Some(0), "the labels are not those the run was started with"));
+        }
+        // A run whose workflow is served elsewhere gets the task of its end after its first event was
+        // drafted; the event then names none.
+        let texts = [
+            ("headers", self.run.headers.as_deref(), "the headers are not those"),
+            ("on_end", self.run.on_end.as_deref(), "the task of the end is not the one"),
+        ];
+        for (name, found, what) in texts {
+            let found = found.map(|text| text_digest(text).to_string());
+            if payload[name].as_str().is_some_and(|sealed| found.as_deref() != Some(sealed)) {
+                return Err(self.flaw(Some(0), format!("{what} the run was started with")));
+            }
         }
         Ok(())
     }

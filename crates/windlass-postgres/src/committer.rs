@@ -45,7 +45,7 @@ pub(crate) struct Job {
 /// Writes batches over its own connection.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
-    jobs: mpsc::UnboundedReceiver<Job>,
+    jobs: mpsc::Receiver<Job>,
     session: Session,
     mailboxes: Mailboxes,
     // Runs whose commit with user SQL is running in another task, and the jobs that must wait for
@@ -57,7 +57,7 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: mpsc::UnboundedReceiver<Job>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: mpsc::Receiver<Job>) -> Self {
         Self {
             session: Session::new(shared.clone()),
             shared,

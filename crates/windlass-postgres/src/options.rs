@@ -30,6 +30,9 @@ pub struct Options {
     pub committers: usize,
     /// The most commits in one batch. Default 1,000.
     pub batch_max: usize,
+    /// The most commits that wait for a committer. A further one fails with `STORE_UNAVAILABLE` and is not
+    /// written. Default 100,000.
+    pub waiting_max: usize,
     /// Threads of the store's runtime. Default 2.
     pub threads: usize,
     /// How long a caller waits for a connection. Default 10 seconds.
@@ -69,6 +72,7 @@ impl Default for Options {
             lease_pool_size_max: 2,
             committers: 2,
             batch_max: 1_000,
+            waiting_max: 100_000,
             threads: 2,
             connect_timeout: Duration::from_secs(10),
             reconnect_for: Duration::from_secs(30),
@@ -102,6 +106,7 @@ impl Options {
             ("lease_pool_size_max", self.lease_pool_size_max, 100),
             ("committers", self.committers, 64),
             ("batch_max", self.batch_max, 10_000),
+            ("waiting_max", self.waiting_max, 10_000_000),
             ("threads", self.threads, 64),
         ];
         for (name, value, max) in counts {

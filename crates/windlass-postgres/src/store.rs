@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Row;
@@ -141,7 +142,7 @@ pub struct PostgresStore {
 
 #[derive(Default)]
 struct Running {
-    committers: Vec<mpsc::UnboundedSender<Job>>,
+    committers: Vec<mpsc::Sender<Job>>,
     committing: Vec<JoinHandle<()>>,
     helpers: Vec<JoinHandle<()>>,
     listening: bool,
@@ -218,7 +219,7 @@ impl PostgresStore {
     fn start(&self) {
         let mut running = self.running();
         for _ in 0..self.shared.options.committers {
-            let (sender, jobs) = mpsc::unbounded_channel();
+            let (sender, jobs) = mpsc::channel(self.shared.options.waiting_max);
             let committer = Committer::new(self.shared.clone(), jobs);
             running.committers.push(sender);
             running.committing.extend(self.spawn(committer.run()));
@@ -278,10 +279,19 @@ impl PostgresStore {
         let (reply, answer) = oneshot::channel();
         let running = self.running();
         let at = committer_key(&commit) as usize % running.committers.len().max(1);
-        let sent = |jobs: &mpsc::UnboundedSender<Job>| jobs.send(Job { commit, reply }).is_ok();
-        match running.committers.get(at).is_some_and(sent) {
-            true => Ok(answer),
-            false => Err(unavailable(closed())),
+        let Some(jobs) = running.committers.get(at) else { return Err(unavailable(closed())) };
+        match jobs.try_send(Job { commit, reply }) {
+            Ok(()) => Ok(answer),
+            Err(TrySendError::Closed(_)) => Err(unavailable(closed())),
+            // Callers wait for their answers, but one that gives up leaves its job in the queue.
+            Err(TrySendError::Full(_)) => {
+                let max = self.shared.options.waiting_max;
+                let message = format!(
+                    "too many commits wait for a committer of the store (waiting_max {max}); retry later"
+                );
+                let (kind, code) = (ErrorKind::Unavailable, ErrorCode::StoreUnavailable);
+                Err(unavailable(Error::new(kind, code, message)))
+            }
         }
     }
 }

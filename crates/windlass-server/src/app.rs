@@ -213,7 +213,7 @@ impl Drop for CredentialPermit {
 
 fn busy() -> ApiError {
     let message = "too many concurrent requests; retry later";
-    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ServerBusy, message)
+    ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, ErrorCode::ServerBusy, message)
         .retry_after(1)
 }
 

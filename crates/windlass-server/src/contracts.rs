@@ -6,6 +6,7 @@
 mod docs;
 mod expressions;
 mod listings;
+mod visible;
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use windlass::kernel::{Expect, Sha256Digest, Subject};
 
 use crate::auth::{Caller, Scope};
 use crate::error::ApiError;
-use crate::extract::CallerEngine;
+use crate::extract::{CallerEngine, RowHooks};
 use crate::precondition::{etag, expectation};
 use crate::table::{Access, RouteSet};
 
@@ -225,6 +226,7 @@ struct Reason {
 }
 
 type Who = Extension<Arc<Caller>>;
+type Rows = Extension<RowHooks>;
 
 async fn list_templates() -> Answer {
     ok(&templates::all())
@@ -296,8 +298,9 @@ async fn health(State(contracts): State<Contracts>, engine: CallerEngine) -> Ans
     ok(&of(&contracts, &engine).health().await?)
 }
 
-async fn stuck(State(contracts): State<Contracts>, engine: CallerEngine) -> Answer {
-    ok(&json!({"stuck": of(&contracts, &engine).stuck().await?}))
+async fn stuck(State(contracts): State<Contracts>, engine: CallerEngine, rows: Rows) -> Answer {
+    let stuck = visible::stuck(&rows, of(&contracts, &engine).stuck().await?).await?;
+    ok(&json!({"stuck": stuck}))
 }
 
 async fn definition(
@@ -439,10 +442,12 @@ async fn create(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
     who: Who,
+    rows: Rows,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Answer {
     let NewDocument { id, content } = body(&bytes)?;
+    visible::may_create(&rows, &name, &id).await?;
     let (contracts, by) = by_person(&contracts, &engine, &who)?;
     let made = contracts.create(&name, &id, &content, by).await?;
     document_answer(StatusCode::CREATED, &made)
@@ -451,13 +456,12 @@ async fn create(
 async fn list(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
+    rows: Rows,
     Path(name): Path<String>,
     uri: axum::http::Uri,
 ) -> Answer {
     let page = Page::of(uri.query())?;
-    let contracts = of(&contracts, &engine);
-    let (state, after) = (page.state.as_deref(), page.after.as_deref());
-    let documents = contracts.documents(&name, state, after, page.limit()).await?;
+    let documents = visible::documents(&rows, &of(&contracts, &engine), &name, page).await?;
     ok(&json!({"documents": documents}))
 }
 
@@ -613,11 +617,11 @@ async fn inbox(
     State(contracts): State<Contracts>,
     engine: CallerEngine,
     who: Who,
+    rows: Rows,
     uri: axum::http::Uri,
 ) -> Answer {
     let page = Page::of(uri.query())?;
-    let contracts = of(&contracts, &engine);
-    let found = contracts.inbox(subject(&who)?, page.after.as_deref(), page.limit()).await?;
+    let found = visible::inbox(&rows, &of(&contracts, &engine), subject(&who)?, page).await?;
     ok(&json!({"approvals": found}))
 }
 

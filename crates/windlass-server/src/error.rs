@@ -117,7 +117,8 @@ impl From<Error> for ApiError {
         // react.
         let status = match (code, error.kind()) {
             (ErrorCode::InstanceNotFound, _) | (_, ErrorKind::NotFound) => StatusCode::NOT_FOUND,
-            (ErrorCode::MessagesLimit | ErrorCode::EventKeyFull, _) => {
+            // The client is asked to slow down; the server itself can go on.
+            (ErrorCode::MessagesLimit | ErrorCode::EventKeyFull | ErrorCode::Overloaded, _) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
             (ErrorCode::NotAssigned | ErrorCode::DeciderExcluded, _) => StatusCode::FORBIDDEN,

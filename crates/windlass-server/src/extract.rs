@@ -122,6 +122,37 @@ impl<S: Sync> FromRequestParts<S> for CallerEngine {
     }
 }
 
+/// Asks the hooks about the rows of a list, for handlers of the server's own [`crate::RouteSet`]s.
+#[derive(Clone)]
+pub(crate) struct RowHooks {
+    app: App,
+    caller: Arc<Caller>,
+}
+
+impl RowHooks {
+    pub(crate) fn new(app: &App, caller: &Arc<Caller>) -> Self {
+        Self { app: app.clone(), caller: Arc::clone(caller) }
+    }
+
+    /// Refuses what the hook refuses.
+    pub(crate) async fn ask(&self, scope: Scope, target: &Target<'_>) -> Result<(), ApiError> {
+        self.app.guard.ask(&self.caller, scope, target).await
+    }
+
+    /// Whether a list may show a row.
+    pub(crate) async fn may_list(
+        &self,
+        scope: Scope,
+        target: &Target<'_>,
+    ) -> Result<bool, ApiError> {
+        match self.ask(scope, target).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.status().is_client_error() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 pub(crate) fn bad_path(rejection: &PathRejection) -> ApiError {
     ApiError::invalid(ErrorCode::InvalidPath, rejection.body_text())
 }

@@ -1,5 +1,7 @@
 //! The middleware of every route: request id, limits, authentication, timeout, panics.
 
+mod named;
+
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -15,13 +17,14 @@ use tracing::Instrument;
 use windlass::ErrorCode;
 
 use crate::app::App;
-use crate::auth::{Caller, Scope, Target};
+use crate::auth::{Caller, Scope};
 use crate::error::ApiError;
-use crate::extract::{CallerEngine, receive_body};
+use crate::extract::{CallerEngine, RowHooks, receive_body};
 use crate::metrics::Labels;
-use crate::routes::records;
 use crate::table::{Access, Entry, Pace};
 use crate::telemetry;
+
+use self::named::Named;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARS_MAX: usize = 128;
@@ -123,10 +126,10 @@ async fn prepare(
     let permit = if is_probe { None } else { Some(app.admit()?) };
     let request = match entry.map(|entry| entry.access) {
         Some(Access::Public) => request,
-        Some(Access::Credential) => authenticate(app, request, None).await?,
-        Some(Access::Scope(scope)) => authenticate(app, request, Some(scope)).await?,
+        Some(Access::Credential) => authenticate(app, path, request, None).await?,
+        Some(Access::Scope(scope)) => authenticate(app, path, request, Some(scope)).await?,
         Some(Access::Operator) => {
-            let request = authenticate(app, request, Some(Scope::Admin)).await?;
+            let request = authenticate(app, path, request, Some(Scope::Admin)).await?;
             let caller = request.extensions().get::<Arc<Caller>>();
             let own = &app.engine.options().namespace;
             if caller.is_none_or(|caller| !caller.is_operator(own)) {
@@ -137,7 +140,7 @@ async fn prepare(
         }
         // Unauthenticated callers must not learn which routes exist.
         None => {
-            let request = authenticate(app, request, None).await?;
+            let request = authenticate(app, path, request, None).await?;
             return Err(route_error(app, path, &request));
         }
     };
@@ -161,6 +164,7 @@ fn body_bytes_max(app: &App, path: &str) -> usize {
 
 async fn authenticate(
     app: &App,
+    path: &str,
     request: Request,
     scope: Option<Scope>,
 ) -> Result<Request, ApiError> {
@@ -174,23 +178,10 @@ async fn authenticate(
                 let found = params.as_ref()?.iter().find(|(key, _)| *key == name)?;
                 Some(found.1.to_owned())
             };
-            let (workflow, collection) = (param("workflowName"), param("collection"));
-            let has_id = collection.is_some() || scope == Scope::Decide;
-            let id = param("instanceId").or_else(|| param("id").filter(|_| has_id));
-            let (event_type, id) = (param("eventType"), id.or_else(|| param("eventKey")));
-            let action = match &collection {
-                None if event_type.is_some() => event_type.as_deref(),
-                None => parts.uri.path().trim_end_matches('/').rsplit('/').next(),
-                Some(_) => Some(records::action(&parts.method, id.as_deref())),
-            };
-            let target = Target {
-                workflow: workflow.as_deref(),
-                collection: collection.as_deref(),
-                id: id.as_deref(),
-                action,
-                ..Target::default()
-            };
-            app.guard.ask(&caller, scope, &target).await?;
+            let route = path.strip_prefix(&*app.options.base).unwrap_or(path);
+            let uri = parts.uri.path();
+            let named = Named::of(&parts.method, route, uri, scope, param);
+            app.guard.ask(&caller, scope, &named.target()).await?;
         }
     }
     parts.extensions.insert(caller);
@@ -203,6 +194,7 @@ fn with_engine(app: &App, mut request: Request) -> Request {
     if let Some(caller) = caller {
         let engine = app.engine.in_namespace(caller.namespace.clone());
         request.extensions_mut().insert(CallerEngine(engine));
+        request.extensions_mut().insert(RowHooks::new(app, &caller));
     }
     request
 }

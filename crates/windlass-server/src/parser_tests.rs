@@ -22,6 +22,30 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
+/// A field of a cron expression.
+fn field(range: std::ops::Range<u32>) -> impl Strategy<Value = String> {
+    let end = range.end;
+    prop_oneof![
+        Just("*".to_owned()),
+        range.clone().prop_map(|n| n.to_string()),
+        (1..end).prop_map(|step| format!("*/{step}")),
+        proptest::collection::btree_set(range.clone(), 1..5)
+            .prop_map(|all| { all.iter().map(u32::to_string).collect::<Vec<_>>().join(",") }),
+        (range.clone(), range).prop_map(|(a, b)| format!("{}-{}", a.min(b), a.max(b))),
+    ]
+}
+
+/// Whether a number is in such a field.
+fn fits(field: &str, n: i64) -> bool {
+    let number = |text: &str| text.parse::<i64>().expect("a number");
+    match (field, field.strip_prefix("*/"), field.split_once('-')) {
+        ("*", ..) => true,
+        (_, Some(step), _) => n % number(step) == 0,
+        (_, _, Some((first, last))) => (number(first)..=number(last)).contains(&n),
+        (list, ..) => list.split(',').any(|one| number(one) == n),
+    }
+}
+
 /// A JSON value of at most six levels.
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
@@ -138,6 +162,33 @@ proptest! {
             if let Err(error) = timing.validate(&limits) {
                 prop_assert!(!error.message().is_empty());
             }
+        }
+    }
+
+    // Expressions of numbers, lists, ranges and steps. The firings of each are in order, and fit its fields.
+    #[test]
+    fn firings_of_valid_cron_expressions_fit_them(
+        minutes in field(0..60),
+        hours in field(0..24),
+        weekdays in field(0..7),
+        start in 0i64..2_000_000_000,
+    ) {
+        let expression = format!("{minutes} {hours} * * {weekdays}");
+        let timing = Timing::Cron { expression, time_zone: "UTC".into() };
+        prop_assert!(timing.validate(&windlass::Limits::DEFAULT).is_ok(), "{timing:?}");
+        let mut after = Timestamp::from_micros(start * 1_000_000);
+        for _ in 0..5 {
+            let next = timing.next_after(after, Timestamp::ZERO).expect("a next time");
+            prop_assert!(next > after, "{timing:?}");
+            let just_before = next.minus(std::time::Duration::from_micros(1)).max(after);
+            prop_assert_eq!(timing.next_after(just_before, Timestamp::ZERO).ok(), Some(next));
+            let seconds = next.as_micros() / 1_000_000;
+            prop_assert_eq!(next.as_micros() % 60_000_000, 0);
+            prop_assert!(fits(&minutes, seconds / 60 % 60), "{timing:?} at {next}");
+            prop_assert!(fits(&hours, seconds / 3_600 % 24), "{timing:?} at {next}");
+            // The epoch was a Thursday.
+            prop_assert!(fits(&weekdays, (seconds / 86_400 + 4) % 7), "{timing:?} at {next}");
+            after = next;
         }
     }
 

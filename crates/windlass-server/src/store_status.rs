@@ -1,9 +1,11 @@
 //! Whether the store accepts writes, from a small write every few seconds. `/readyz`, the health route
 //! and a gauge read the last result, so that probes of a load balancer do not use the store.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use serde_json::json;
 use tokio::sync::watch;
 use windlass::kernel::{Body, SettingName};
@@ -37,7 +39,7 @@ impl StoreStatus {
     /// Probes the store of an engine until the last handle is dropped. The first probe starts now.
     pub(crate) fn probe(engine: &Engine, every: Duration) -> Self {
         let (sender, receiver) = watch::channel(Status::Starting);
-        tokio::spawn(probe_periodically(engine.clone(), every, sender));
+        tokio::spawn(supervise(engine.clone(), every, sender));
         Self(receiver)
     }
 
@@ -82,7 +84,22 @@ fn refused(error: &Error) -> Status {
     Status::Refused { kind: error.kind(), code: error.code(), message: message.into() }
 }
 
-async fn probe_periodically(engine: Engine, every: Duration, status: watch::Sender<Status>) {
+// Without a probe, the last status would stay for ever, so the probe starts again after a panic.
+async fn supervise(engine: Engine, every: Duration, status: watch::Sender<Status>) {
+    while let Err(panic) =
+        AssertUnwindSafe(probe_periodically(&engine, every, &status)).catch_unwind().await
+    {
+        engine.metrics().service_panics.add(1);
+        let panic = windlass_engine::panic_text(&*panic);
+        tracing::error!(panic, "the probe of the store panicked; starting it again");
+        let message = "the probe of the store failed; the server log has details";
+        let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message);
+        let _ = status.send(refused(&error));
+        tokio::time::sleep(every.min(PROBE_TIME_MAX)).await;
+    }
+}
+
+async fn probe_periodically(engine: &Engine, every: Duration, status: &watch::Sender<Status>) {
     let mut writable = true;
     let mut refused_before = engine.metrics().commits_refused.get();
     while !status.is_closed() {

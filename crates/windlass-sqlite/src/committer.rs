@@ -35,6 +35,7 @@ use units::{CallOf, Outcome, Replier, Unit};
 /// The handle to the writer thread.
 pub(crate) struct Committer {
     queue: Sender<Job>,
+    waiting_max: usize,
     closed: Arc<AtomicBool>,
     panics: Arc<AtomicU64>,
     // Cancelled if the writer ends without a failure.
@@ -61,7 +62,7 @@ impl Committer {
         let closed = closing.closed.clone();
         let panics = Arc::new(AtomicU64::new(0));
         let counted = panics.clone();
-        let options = options.clone();
+        let (options, waiting_max) = (options.clone(), options.waiting_max);
         let thread = schema::spawn("windlass-sqlite", move || {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 write_batches(opened, &options, &clock, &notifier, &local_reader, &jobs, &counted)
@@ -76,7 +77,7 @@ impl Committer {
             }
             drop(closing);
         })?;
-        Ok((Committer { queue, closed, panics, failure }, thread))
+        Ok((Committer { queue, waiting_max, closed, panics, failure }, thread))
     }
 
     /// Starts a thread that keeps the file lock and refuses all writes.
@@ -100,7 +101,8 @@ impl Committer {
                 let _ = reply.send(());
             }
         })?;
-        Ok((Committer { queue, closed, panics: Arc::default(), failure }, thread))
+        let (panics, waiting_max) = (Arc::default(), usize::MAX);
+        Ok((Committer { queue, waiting_max, closed, panics, failure }, thread))
     }
 
     /// Resolves with the reason when the writer has failed. Never resolves otherwise.
@@ -126,7 +128,7 @@ impl Committer {
     ) -> Result<oneshot::Receiver<CommitResults>, Error> {
         let user_sql = commits.iter().any(|commit| commit.user_sql().next().is_some());
         let (reply, answer) = oneshot::channel();
-        self.enqueue(Job::Unit(Unit::Commits { commits, user_sql, reply }))?;
+        self.enqueue_unit(Unit::Commits { commits, user_sql, reply })?;
         Ok(answer)
     }
 
@@ -137,7 +139,7 @@ impl Committer {
     ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let call = CallOf { work, result: None, reply: Some(reply) };
-        self.enqueue(Job::Unit(Unit::Call(RefCell::new(Box::new(call)))))?;
+        self.enqueue_unit(Unit::Call(RefCell::new(Box::new(call))))?;
         Ok(answer)
     }
 
@@ -152,6 +154,14 @@ impl Committer {
     /// Whether the writer accepts no more calls.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    // Callers wait for their answers, but one that gives up leaves its job in the queue.
+    fn enqueue_unit(&self, unit: Unit) -> Result<(), Error> {
+        if self.queue.len() >= self.waiting_max {
+            return Err(error::too_many_waiting("the writer", self.waiting_max));
+        }
+        self.enqueue(Job::Unit(unit))
     }
 
     fn enqueue(&self, job: Job) -> Result<(), Error> {

@@ -214,6 +214,13 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, "the store is closed")
 }
 
+/// The error of a call when too many calls wait already.
+pub(crate) fn too_many_waiting(what: &str, max: usize) -> Error {
+    let message =
+        format!("too many calls wait for {what} of the store (waiting_max {max}); retry later");
+    Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message)
+}
+
 /// The error of a write to a store that was opened for inspection.
 pub(crate) fn read_only() -> Error {
     let message = "the store is open for inspection and accepts no writes";

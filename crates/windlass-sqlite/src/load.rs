@@ -277,12 +277,13 @@ type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 /// before it began, because those are in the log.
 pub(crate) struct Readers {
     queue: Mutex<Option<Sender<ReadJob>>>,
+    waiting_max: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Readers {
     /// Opens the connections and starts the threads.
-    pub(crate) fn start(path: &Path, count: usize) -> Result<Self, Error> {
+    pub(crate) fn start(path: &Path, count: usize, waiting_max: usize) -> Result<Self, Error> {
         let (queue, jobs) = unbounded::<ReadJob>();
         let mut threads = Vec::with_capacity(count);
         for _ in 0..count {
@@ -297,7 +298,7 @@ impl Readers {
                 }
             })?);
         }
-        Ok(Self { queue: Mutex::new(Some(queue)), threads: Mutex::new(threads) })
+        Ok(Self { queue: Mutex::new(Some(queue)), waiting_max, threads: Mutex::new(threads) })
     }
 
     /// Runs `work` on one of the connections.
@@ -308,7 +309,11 @@ impl Readers {
         let (reply, answer) = oneshot::channel();
         let job: ReadJob = Box::new(move |conn| drop(reply.send(work(conn))));
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        queue.ok_or_else(error::closed)?.send(job).map_err(|_| error::closed())?;
+        let queue = queue.ok_or_else(error::closed)?;
+        if queue.len() >= self.waiting_max {
+            return Err(error::too_many_waiting("a reader", self.waiting_max));
+        }
+        queue.send(job).map_err(|_| error::closed())?;
         answer.await.map_err(|_| {
             Error::new(ErrorKind::Internal, ErrorCode::Internal, "a read ended without an answer")
         })?

@@ -16,6 +16,9 @@ pub struct Options {
     pub readers: usize,
     /// The most commits in one transaction. Default 2,000.
     pub batch_commits_max: usize,
+    /// The most calls that wait for the writer, and the most that wait for a reader. A further call fails
+    /// with `STORE_UNAVAILABLE` and does nothing. Default 100,000.
+    pub waiting_max: usize,
     /// The limits that commits and listings are checked against.
     pub limits: Limits,
     /// The clock at which the store's time begins, and which it approaches by at most 5 % of the
@@ -56,6 +59,7 @@ impl Default for Options {
         Self {
             readers: 4,
             batch_commits_max: 2_000,
+            waiting_max: 100_000,
             limits: Limits::DEFAULT,
             clock: Arc::new(system_time),
             elapsed: Some(elapsed_time()),
@@ -83,6 +87,9 @@ impl Options {
         if self.batch_commits_max == 0 {
             return refuse("batch_commits_max must be at least 1");
         }
+        if self.waiting_max == 0 {
+            return refuse("waiting_max must be at least 1");
+        }
         if !self.page_bytes.is_power_of_two() || !(512..=65_536).contains(&self.page_bytes) {
             return refuse("page_bytes must be a power of two from 512 to 65,536");
         }
@@ -98,6 +105,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("readers", &self.readers)
             .field("batch_commits_max", &self.batch_commits_max)
+            .field("waiting_max", &self.waiting_max)
             .field("page_bytes", &self.page_bytes)
             .field("cache_bytes", &self.cache_bytes)
             .field("wal_bytes_soft", &self.wal_bytes_soft)

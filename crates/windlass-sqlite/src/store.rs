@@ -46,7 +46,7 @@ impl SqliteStore {
     /// can have it open. With [`Options::inspect`] nothing is changed.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, Error> {
         let opened = schema::open(path.as_ref(), &options)?;
-        let readers = Readers::start(&opened.path, options.readers)?;
+        let readers = Readers::start(&opened.path, options.readers, options.waiting_max)?;
         let local_reader = LocalReader::open(&opened.path)?;
         let clock = StoreClock::new(&options, opened.clock);
         // The thread ends when the last notifier is dropped; nothing needs to join it.
@@ -447,5 +447,37 @@ impl Store for SqliteStore {
             self.join();
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_kernel::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn calls_above_the_limit_are_refused_while_the_writer_is_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { waiting_max: 2, ..Options::default() };
+        let store = SqliteStore::open(folder.path().join("test.db"), options).unwrap();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (go, goes) = std::sync::mpsc::channel::<()>();
+        // The writer is in this call until `go` is dropped.
+        let busy = store.committer.call(move |_| {
+            let _ = begun.send(());
+            let _ = goes.recv();
+            Ok(())
+        });
+        begins.recv().unwrap();
+        let waiting: Vec<_> = (0..2).map(|_| store.committer.call(|_| Ok(())).unwrap()).collect();
+        let refused = store.committer.call(|_| Ok(())).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::StoreUnavailable);
+        assert!(refused.message().contains("waiting_max 2"), "{refused}");
+        drop(go);
+        for answer in waiting.into_iter().chain([busy.unwrap()]) {
+            futures::executor::block_on(answer).unwrap().unwrap();
+        }
+        futures::executor::block_on(store.committer.call(|_| Ok(())).unwrap()).unwrap().unwrap();
     }
 }

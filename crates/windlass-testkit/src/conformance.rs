@@ -286,6 +286,7 @@ macro_rules! conformance_sql {
             tampering: [
                 is_named_by_verification,
                 of_bodies_that_are_not_loaded_is_not_noticed,
+                of_a_message_does_not_lift_the_limits,
             ],
             triggers: [
                 keep_events_immutable,

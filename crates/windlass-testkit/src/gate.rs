@@ -31,6 +31,11 @@ pub trait Gate: Send + Sync + 'static {
         self.pass()
     }
 
+    /// Decides about heartbeats.
+    fn pass_heartbeat(&self) -> Pass {
+        self.pass()
+    }
+
     /// Decides about a read of records.
     fn pass_records(&self) -> Pass {
         self.pass()
@@ -101,7 +106,11 @@ impl<G: Gate> Store for GatedStore<G> {
     }
 
     fn heartbeat(&self, beats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
-        self.gated(|inner| inner.heartbeat(beats))
+        match self.gate.pass_heartbeat() {
+            Pass::Through => self.inner.heartbeat(beats),
+            Pass::Refuse(error) => Box::pin(std::future::ready(Err(error))),
+            Pass::Hang => Box::pin(std::future::pending()),
+        }
     }
 
     fn revoke(

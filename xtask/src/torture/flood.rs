@@ -31,6 +31,13 @@ const SLOW_PAUSE: Duration = Duration::from_millis(500);
 /// The well-behaved tenant measures one run at a time.
 const PROBE: &str = "/api/workflows/fan-out/instances?waitMs=30000";
 const PROBE_PAUSE: Duration = Duration::from_millis(20);
+/// During the flood, the 99th percentile of the other tenant may be this many times the one before.
+const SLOWER_MAX: u32 = 2;
+/// A shorter time of a quiet server is noise.
+const QUIET_MIN: Duration = Duration::from_millis(50);
+/// Fewer runs have no 99th percentile.
+const PROBES_MIN: usize = 50;
+const MEMORY_KIB_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     let mut phase = Phase::new(setting, "flood")?;
@@ -174,7 +181,11 @@ fn report(phase: &mut Phase<'_>, flood: &Flood, quiet: &[Duration], flooded: &[D
     if other > 0 {
         phase.problem(format!("{other} events of the flood got neither a success nor a 429"));
     }
-    let memory = phase.servers[0].pid().and_then(peak_memory).unwrap_or_else(|| "unknown".into());
+    let memory = phase.servers[0].pid().and_then(peak_memory);
+    for problem in exceeded(quiet, flooded, memory) {
+        phase.problem(problem);
+    }
+    let memory = memory.map_or("unknown".into(), |kib| format!("{} MiB", kib >> 10));
     phase.notes.extend([
         format!("events of 1 MB: {accepted} accepted, {refused} refused; {slow} slow connections"),
         format!("start to result, quiet:   {}", percentiles(quiet)),
@@ -183,23 +194,72 @@ fn report(phase: &mut Phase<'_>, flood: &Flood, quiet: &[Duration], flooded: &[D
     ]);
 }
 
+/// The promises that the flood broke.
+fn exceeded(quiet: &[Duration], flooded: &[Duration], peak_kib: Option<u64>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let fewest = quiet.len().min(flooded.len());
+    if fewest < PROBES_MIN {
+        problems.push(format!(
+            "only {fewest} runs of the well-behaved tenant were measured, at least {PROBES_MIN} are needed"
+        ));
+    } else {
+        let (before, during) = (percentile(quiet, 99), percentile(flooded, 99));
+        if during > before.max(QUIET_MIN) * SLOWER_MAX {
+            problems.push(format!(
+                "p99 of the well-behaved tenant rose from {before:?} to {during:?}, by more than {SLOWER_MAX} times"
+            ));
+        }
+    }
+    match peak_kib {
+        None => problems.push("the memory of the server could not be read".into()),
+        Some(kib) if kib >= MEMORY_KIB_MAX => {
+            problems.push(format!("the server used {} MiB of memory", kib >> 10));
+        }
+        Some(_) => {}
+    }
+    problems
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or_default()
+}
+
 fn percentiles(sorted: &[Duration]) -> String {
-    let at = |percent: usize| {
-        let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-        sorted.get(index).map_or(0, Duration::as_millis)
-    };
+    let at = |percent| percentile(sorted, percent).as_millis();
     format!("p50 {} ms, p99 {} ms of {} runs", at(50), at(99), sorted.len())
 }
 
-fn peak_memory(pid: u32) -> Option<String> {
+/// The peak memory of a process in KiB.
+fn peak_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().to_owned())
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_that_slows_others_down_or_takes_memory_fails() {
+        let runs = |count: usize, ms: u64| vec![Duration::from_millis(ms); count];
+        let kib = 1 << 19;
+        for (quiet, flooded, peak, expect) in [
+            (runs(50, 60), runs(50, 120), Some(kib), ""),
+            (runs(50, 60), runs(50, 121), Some(kib), "rose"),
+            (runs(50, 1), runs(50, 100), Some(kib), ""),
+            (runs(50, 1), runs(50, 101), Some(kib), "rose"),
+            (runs(50, 60), runs(49, 60), Some(kib), "only 49 runs"),
+            (runs(50, 60), runs(50, 60), Some(1 << 20), "1024 MiB"),
+            (runs(50, 60), runs(50, 60), None, "could not be read"),
+        ] {
+            let found = exceeded(&quiet, &flooded, peak).concat();
+            assert_eq!(found.is_empty(), expect.is_empty(), "{found}");
+            assert!(found.contains(expect), "{found}");
+        }
+        assert!(peak_memory(std::process::id()).is_some_and(|kib| kib > 0));
+    }
 
     #[test]
     fn percentiles_of_few_and_of_many() {

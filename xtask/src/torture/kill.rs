@@ -5,11 +5,15 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Torture;
+use super::log::Entry;
 use super::phase::{Outcomes, Phase, Setting};
 
 /// A server lives this long before it is killed.
 const LIFE_MIN: Duration = Duration::from_millis(300);
 const LIFE_MAX: Duration = Duration::from_millis(2_500);
+/// On SQLite, half of the restarted processes do work again this long after they answer. Single ones may
+/// take longer on a busy machine.
+const RESUMED_MAX: Duration = Duration::from_secs(1);
 
 /// One server on one SQLite file.
 pub(crate) fn sqlite(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
@@ -17,6 +21,7 @@ pub(crate) fn sqlite(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes>
     phase.start_processes(1, 0)?;
     phase.start_clients(setting.lasts);
     kill_until_over(&mut phase)?;
+    phase.note_recovery(Some(RESUMED_MAX));
     phase.finish()
 }
 
@@ -26,6 +31,7 @@ pub(crate) fn worker(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes>
     phase.start_processes(0, 1)?;
     phase.start_clients(setting.lasts);
     kill_until_over(&mut phase)?;
+    phase.note_recovery(Some(RESUMED_MAX));
     phase.finish()
 }
 
@@ -36,6 +42,7 @@ pub(crate) fn postgres(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<O
     phase.start_processes(2, 2)?;
     phase.start_clients(setting.lasts);
     kill_until_over(&mut phase)?;
+    phase.note_recovery(None);
     phase.finish()
 }
 
@@ -45,6 +52,8 @@ fn kill_until_over(phase: &mut Phase<'_>) -> Result<()> {
         let at = phase.random_server();
         phase.kill(at)?;
         phase.servers[at].start(phase.interrupt)?;
+        let process = phase.servers[at].process();
+        phase.log().add(Entry::Ready { process });
     }
     Ok(())
 }

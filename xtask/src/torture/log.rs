@@ -62,6 +62,10 @@ pub(crate) enum Entry {
     Ended {
         run_key: String,
     },
+    /// A process answers. It was started after a fault, or at the beginning.
+    Ready {
+        process: String,
+    },
     /// A process was killed or frozen. Requests that it sent before may still arrive.
     Halted {
         process: String,

@@ -16,6 +16,7 @@ use super::load::{Clients, Look, Role, Shared, Target, look};
 use super::log::{Entry, Log, Outcome};
 use super::random::Random;
 use super::receiver::{ASSEMBLY, Receiver, TALLY};
+use super::recovery;
 use super::server::{Binary, Program, Server};
 use crate::interrupt::Interrupt;
 use crate::process;
@@ -203,6 +204,20 @@ impl<'a> Phase<'a> {
     pub(crate) fn is_over(&self) -> bool {
         let now = Instant::now();
         now >= self.ends_at && (self.faults >= self.faults_min || now >= self.ends_at + EXTRA_MAX)
+    }
+
+    /// Notes how long restarted processes took until they did work, and, with a bound, fails if half of
+    /// them took longer.
+    pub(crate) fn note_recovery(&mut self, bound: Option<Duration>) {
+        let times = recovery::of(&self.log().lines());
+        self.notes.push(format!("from the restart to the next work: {times}"));
+        if let (Some(bound), Some(median)) = (bound, times.median())
+            && median > bound
+        {
+            self.problem(format!(
+                "restarted processes did no work for {median:?} (bound {bound:?})"
+            ));
+        }
     }
 
     /// Waits for a random time up to a limit. Returns false if the time of the phase is over.

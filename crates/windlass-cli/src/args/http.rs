@@ -30,7 +30,7 @@ pub(crate) struct HttpArgs {
     /// The maximum number of connections from one address. [default: 2048]
     #[arg(long, value_name = "N")]
     pub(crate) connections_per_address_max: Option<String>,
-    /// The maximum number of concurrent requests; further ones get 503. [default: 1024]
+    /// The maximum number of concurrent requests; further ones get 429. [default: 1024]
     #[arg(long, value_name = "N")]
     pub(crate) requests_max: Option<String>,
     /// The maximum number of requests that wait for a run to end. [default: 2048]

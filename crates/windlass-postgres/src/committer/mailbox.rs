@@ -15,12 +15,13 @@ use crate::store::Shared;
 use super::{Job, decide};
 
 /// Unread messages of runs that exist and have not ended. The reference to a large body ends with its
-/// size.
+/// size. A damaged reference counts as it is: an error would turn the limits off for the whole batch.
 pub(crate) const UNREAD: &str = "SELECT r.run_key, u.n, u.bytes FROM unnest($1::uuid[]) k (run_key) \
      JOIN @schema@.runs r ON r.run_key = k.run_key \
      CROSS JOIN LATERAL (SELECT count(*) AS n, coalesce(sum(CASE \
              WHEN m.body_encoding IN ('json_ref', 'bytes_ref') \
-             THEN convert_from(substring(m.body FROM 33), 'UTF8')::int8 \
+                 AND encode(substring(m.body FROM 33), 'escape') ~ '^[0-9]{1,15}$' \
+             THEN encode(substring(m.body FROM 33), 'escape')::int8 \
              ELSE octet_length(m.body) END), 0)::int8 AS bytes \
          FROM @schema@.messages m WHERE m.run_key = r.run_key AND m.consumed_by IS NULL) u \
      WHERE r.status NOT IN ('complete', 'errored', 'terminated')";

@@ -46,8 +46,12 @@ pub struct Target<'a> {
     /// The workflow.
     pub workflow: Option<&'a str>,
     /// The collection of records. For records, `id` is the id of the record, and `action` is `get`,
-    /// `put`, `delete` or `list`.
+    /// `put`, `delete` or `list`. For documents, their type.
     pub collection: Option<&'a str>,
+    /// Whether the object is a document of the model `contracts`, or the definition of its type. `id` is then
+    /// the id of the document, and `action` is `get`, `list`, `create`, `edit`, the name of a lifecycle action,
+    /// or the word after the document in the path.
+    pub is_document: bool,
     /// The id of the run. For an event that is sent to a key, the key; `action` is then its type. For a
     /// path of the inbox, the id of the request; the call for the run that asks has its `workflow` too.
     pub id: Option<&'a str>,
@@ -64,7 +68,8 @@ type Verdict<'a> = BoxFuture<'a, Result<(), Denied>>;
 ///
 /// The hook is called again for each run that the path does not name: runs in lists, of bulk requests,
 /// of tasks, dead letters and receipts, runs that ask people, and runs to create with the id and the input of
-/// the body. It is also called for each record of a list.
+/// the body. It is also called for each record, document and approval of a list, and for a document to create
+/// with the id of the body.
 pub trait Authorize: Send + Sync + 'static {
     /// Called first for every request. `Some` authenticates the caller; `None` leaves that to API
     /// keys and tokens.

@@ -16,6 +16,7 @@ use crate::app::is_internal;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::Call;
 use crate::json::Json;
+use crate::paging::may_read;
 use crate::view::Time;
 
 /// Failed runs are shown if they failed within this time.
@@ -223,8 +224,8 @@ async fn errored_since(call: &Call, from: Timestamp) -> Result<(Vec<Run>, bool),
             !is_internal(run.workflow.as_str()) && run.ended_at.unwrap_or(run.updated_at) >= from
         });
         let newest = try_join_all(recent.map(|run| async move {
-            let is_newest = call.engine.is_newest(&run).await?;
-            Ok::<_, ApiError>(is_newest.then_some(run))
+            let shown = call.engine.is_newest(&run).await? && may_read(call, &run).await?;
+            Ok::<_, ApiError>(shown.then_some(run))
         }));
         found.extend(newest.await?.into_iter().flatten());
         if found.len() > ERRORED_MAX {
@@ -300,8 +301,11 @@ async fn open_runs(call: &Call) -> Result<(Vec<Run>, bool), ApiError> {
             (query.status, query.order) = (Some(status), order);
             let page = call.engine.store().list(Query::Runs(query)).await?.runs()?;
             let is_all = page.len() < PAGE as usize;
-            let own = page.into_iter().filter(|run| !is_internal(run.workflow.as_str()));
-            runs.extend(own.map(|run| (run.run_key, run)));
+            for run in page {
+                if !is_internal(run.workflow.as_str()) && may_read(call, &run).await? {
+                    runs.insert(run.run_key, run);
+                }
+            }
             if is_all {
                 break;
             }

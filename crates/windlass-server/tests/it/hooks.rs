@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::request::Parts;
 use reqwest::Method;
 use serde_json::{Value, json};
-use windlass::kernel::{Actor, BoxFuture, Namespace};
+use windlass::kernel::{Actor, BoxFuture, Namespace, Subject};
 use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied, Scope, Target};
 
@@ -108,7 +108,7 @@ impl Authorize for DenyListed {
             namespace: Namespace::default_namespace(),
             scopes: Scope::ALL.into_iter().collect(),
             actor: denied.map(|denied| Actor::new("test", denied)),
-            subject: None,
+            subject: Some(Subject::parse("ann").unwrap()),
             key: None,
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
@@ -146,9 +146,31 @@ impl Authorize for DenyListed {
         Self::verdict(caller, "records", target)
     }
 
+    fn manage<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "manage", target)
+    }
+
+    fn decide<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "decide", target)
+    }
+
     fn tick<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<(), Denied>> {
-        const NOTHING: &Target<'_> =
-            &Target { workflow: None, collection: None, id: None, action: None, params: None };
+        const NOTHING: &Target<'_> = &Target {
+            workflow: None,
+            collection: None,
+            is_document: false,
+            id: None,
+            action: None,
+            params: None,
+        };
         Self::verdict(caller, "tick", NOTHING)
     }
 }
@@ -172,6 +194,15 @@ async fn hooks_filter_the_runs_of_a_listing(kind: Kind) {
         let text = server.get_ok(path).await.to_string();
         assert!(text.contains("hidden"), "{path}: {text}");
     }
+    for id in ["seen", "hidden"] {
+        server.run("charge", id, json!(0), "errored").await;
+    }
+    let failed = |found: &Value| {
+        let items = found["items"].as_array().unwrap();
+        items.iter().find(|item| item["kind"] == "errored").unwrap()["count"]["count"].clone()
+    };
+    assert_eq!(failed(&server.get_ok("/attention").await), 2);
+    assert_eq!(failed(&get("/attention").await.1), 1, "the hidden run is not counted");
     let run = server.get_ok("/workflows/approve/instances/hidden").await;
     let key = run["meta"]["runKey"].as_str().unwrap();
     assert_eq!(server.get(&format!("/runs/{key}")).await.0, 200);
@@ -202,6 +233,8 @@ async fn each_action_calls_its_hook(kind: Kind) {
             json!({ "type": "other" }),
         ),
         ("records", Method::GET, "/records/carts", Value::Null),
+        ("manage", Method::POST, "/workflows/approve/instances/seen/pause", json!({})),
+        ("decide", Method::GET, "/inbox", Value::Null),
         ("tick", Method::POST, "/_runner/tick", json!({})),
     ] {
         let ask = |denied: &str| {

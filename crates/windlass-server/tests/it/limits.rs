@@ -149,7 +149,7 @@ async fn a_busy_server_sends_retry_after_and_answers_probes() {
     let (server, gate, request) = busy_server(options, "").await;
     let busy = server.request(Method::GET, "/workflows").send().await.unwrap();
     assert_eq!(busy.headers()["retry-after"], "1");
-    assert_error(read_response(busy).await, (503, "SERVER_BUSY"));
+    assert_error(read_response(busy).await, (429, "SERVER_BUSY"));
     for path in ["//healthz", "//readyz", "//metrics"] {
         let status = server.request(Method::GET, path).send().await.unwrap().status();
         assert_eq!(status, 200, "{path}");
@@ -376,7 +376,7 @@ async fn an_overloaded_engine_rejects_new_runs() {
     .await;
     let refusal = refusal.expect("the wait above ended with a rejection");
     assert_eq!(refusal.headers()["retry-after"], "1");
-    assert_error(read_response(refusal).await, (503, "OVERLOADED"));
+    assert_error(read_response(refusal).await, (429, "OVERLOADED"));
     server.stop().await;
 }
 
@@ -454,7 +454,7 @@ async fn a_client_that_does_not_read_is_disconnected() {
 async fn a_request_holds_its_permit_until_the_wait_begins() {
     let options = Options { waits_max: 1, ..open() };
     let (server, gate, request) = busy_server(options, "?waitMs=1").await;
-    assert_error(server.get("/workflows").await, (503, "SERVER_BUSY"));
+    assert_error(server.get("/workflows").await, (429, "SERVER_BUSY"));
     gate.0.send_replace(true);
     assert_eq!(request.await.unwrap().unwrap().status(), 200);
     server.run("approve", "w", json!({}), "waiting").await;

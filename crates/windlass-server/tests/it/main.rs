@@ -12,6 +12,8 @@ mod bad_requests;
 mod browser;
 #[cfg(feature = "contracts")]
 mod contracts;
+#[cfg(feature = "contracts")]
+mod contracts_hooks;
 mod control;
 mod dashboard;
 mod dashboard_data;

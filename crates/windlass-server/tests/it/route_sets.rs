@@ -139,7 +139,7 @@ async fn a_route_of_a_model_has_the_limits_of_all_routes(kind: Kind) {
             && !busy.is_finished()
     })
     .await;
-    assert_error(server.get("/toys").await, (503, "SERVER_BUSY"));
+    assert_error(server.get("/toys").await, (429, "SERVER_BUSY"));
     permits.add_permits(1);
     assert_eq!(busy.await.unwrap().unwrap().status(), 200);
     assert_eq!(server.get("/toys").await.0, 200);

@@ -1,11 +1,15 @@
 //! Readiness while the store refuses writes or has closed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::json;
+use windlass::Store;
+use windlass::kernel::{BoxFuture, Commit, CommitResults};
 use windlass_server::{Options, ServeOptions};
+use windlass_testkit::gate::{Gate, GatedStore, Pass};
 use windlass_testkit::outage::{Outage, Reach};
 
 use crate::harness::{Kind, Server, assert_error, on_both_stores, open, wait_until};
@@ -15,6 +19,7 @@ on_both_stores!(
     a_store_with_room_for_small_rows_only_is_not_ready,
     a_closed_store_is_not_ready,
     readiness_does_not_use_the_store,
+    a_probe_that_panics_starts_again,
 );
 
 async fn start(kind: Kind, probe_every: Duration) -> (Server, Arc<Outage>) {
@@ -76,6 +81,45 @@ async fn a_closed_store_is_not_ready(kind: Kind) {
     })
     .await;
     outage.set(Reach::Fine);
+    server.stop().await;
+}
+
+/// Panics when a setting is written, while it is armed.
+struct PanickingProbe(Arc<AtomicBool>);
+
+impl Gate for PanickingProbe {
+    fn pass(&self) -> Pass {
+        Pass::Through
+    }
+
+    fn pass_setting(&self, _: usize) -> Pass {
+        assert!(!self.0.load(Ordering::Acquire), "the store");
+        Pass::Through
+    }
+
+    fn commit<'a>(
+        &'a self,
+        inner: &'a dyn Store,
+        commits: Vec<Commit>,
+    ) -> BoxFuture<'a, CommitResults> {
+        inner.commit(commits)
+    }
+}
+
+async fn a_probe_that_panics_starts_again(kind: Kind) {
+    let armed = Arc::new(AtomicBool::new(false));
+    let options = Options { probe_every: Duration::from_millis(20), ..open() };
+    let engine = windlass::admin::Options::default();
+    let gate = PanickingProbe(Arc::clone(&armed));
+    let server = Server::start_on(kind, options, engine, ServeOptions::default(), |store| {
+        Arc::new(GatedStore::with_gate(store, gate))
+    });
+    let server = server.await;
+    assert_eq!(server.get("//readyz").await.0, 200);
+    armed.store(true, Ordering::Release);
+    wait_until("/readyz fails", async || server.get("//readyz").await.0 == 503).await;
+    armed.store(false, Ordering::Release);
+    wait_until("/readyz succeeds again", async || server.get("//readyz").await.0 == 200).await;
     server.stop().await;
 }
 

@@ -1,7 +1,7 @@
 //! Tampering: what somebody with a SQL prompt changes is found, and the run is named.
 
 use windlass::admin::verify_store;
-use windlass_kernel::LoadSteps;
+use windlass_kernel::{Body, ErrorCode, LoadSteps};
 
 use super::ledger::varied;
 use super::load;
@@ -16,7 +16,7 @@ pub async fn is_named_by_verification(world: World) {
     keys.push(reopened.run_key);
     let (stateful, hold) = world.create_held("stateful").await;
     let mut draft = world.draft(&stateful, hold);
-    draft.state(windlass_kernel::Body::json("1"), world.stamp());
+    draft.state(Body::json("1"), world.stamp());
     world.ok(draft.finish()).await;
     keys.push(stateful.run_key);
     let run = |n: usize| dialect.key(keys[n].0);
@@ -87,4 +87,37 @@ pub async fn of_bodies_that_are_not_loaded_is_not_noticed(world: World) {
     {
         assert_eq!(load::keys(&load::load(&world, run.run_key, select).await), expect);
     }
+}
+
+/// A reference to a large body that is damaged counts as it is: the limits on unread messages stay.
+pub async fn of_a_message_does_not_lift_the_limits(world: World) {
+    let dialect = world.subject.dialect().expect("a SQL database");
+    let (run, _) = world.create_held("run").await;
+    let (large, inline_max) = (Body::bytes(vec![7; 1024 * 1024]), 4 * 1024);
+    let send = async |n: usize| {
+        let mut message = world.message(run.run_key, &format!("m{n}"));
+        message.body = Some(large.clone());
+        let sent = world.send_commit(message).with_large_bodies_apart(inline_max);
+        world.commit(sent).await.err().map(|error| error.code())
+    };
+    assert_eq!(send(0).await, None);
+    let nonsense = "x".repeat(40);
+    let (value, disarm) = match dialect {
+        Dialect::Sqlite => {
+            world.subject.raw_sql("DROP TRIGGERS".to_owned()).await.expect("triggers are dropped");
+            (format!("CAST('{nonsense}' AS BLOB)"), "")
+        }
+        Dialect::Postgres => {
+            (format!("'{nonsense}'::bytea"), "ALTER TABLE messages DISABLE TRIGGER USER;")
+        }
+    };
+    let key = dialect.key(run.run_key.0);
+    let damage = format!("{disarm}UPDATE messages SET body = {value} WHERE run_key = {key}");
+    world.subject.raw_sql(damage).await.expect("the row is damaged");
+    let mut codes = Vec::new();
+    for n in 1..36 {
+        codes.extend(send(n).await);
+    }
+    assert!(!codes.is_empty(), "32 MiB are the limit");
+    assert!(codes.iter().all(|code| *code == ErrorCode::MessagesLimit), "{codes:?}");
 }

@@ -113,14 +113,26 @@ async fn timers_go_on_while_a_run_is_paused(h: Arc<Harness>) {
         .unwrap();
     let run = flow.start(()).await.unwrap();
     until_asked(&run, "s").await;
+    let sleep = async || {
+        let steps = run.steps().await.unwrap();
+        steps.into_iter().find(|step| step.step_key.as_str() == "s").unwrap()
+    };
+    let due = sleep().await.due_at.expect("a sleep has a due time");
     run.pause().await.unwrap();
     until_status(&run, RunStatus::Paused).await;
     // This one begins to sleep later, and so the first timer is due before it ends.
     flow.start(()).await.unwrap().result().await.unwrap();
     fence(&engine).await;
     assert_eq!(run.status().await.unwrap().status, RunStatus::Paused);
+    let store = engine.admin().store();
+    assert!(store.now().await.unwrap() >= due, "the sleep is over while the run is paused");
     run.resume().await.unwrap();
     run.result().await.unwrap();
+    // A sleep that began again would have another event, or another due time.
+    let types = event_types(&run).await;
+    assert_eq!(types.iter().filter(|name| *name == "sleep.started").count(), 1, "{types:?}");
+    let settled = sleep().await;
+    assert!(settled.due_at.is_none_or(|after| after == due), "{settled:?}");
 }
 
 async fn resume_of_what_is_not_paused_does_nothing(h: Arc<Harness>) {

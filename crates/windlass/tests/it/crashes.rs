@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use windlass::admin::Options;
-use windlass::{Ctx, Engine, RunStatus, WorkflowRef};
+use windlass::kernel::{BoxFuture, Commit, CommitResults};
+use windlass::{Ctx, Engine, RunStatus, Store, WorkflowRef};
+use windlass_testkit::gate::{Gate, GatedStore, Pass};
 
 use crate::harness::{Counts, Harness, Kind, ok, run, until};
 
@@ -84,6 +86,11 @@ async fn one_run_that_crashes_its_process_is_given_up_alone(h: Arc<Harness>) {
     assert_eq!((counts.get("alone"), counts.get("beside")), (1, 0), "it is not tried again");
     let bad = flow.get(format!("run-{BAD}")).await.unwrap();
     assert_eq!(bad.status().await.unwrap().status, RunStatus::Errored);
+    until("no record of a trial is left", || async { records(&h).await == 0 }).await;
+}
+
+async fn records(h: &Harness) -> i64 {
+    h.number("SELECT count(*) FROM settings WHERE kind = 'trial'").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,6 +101,55 @@ async fn one_bad_run_beside_200_on_sqlite() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_bad_run_beside_200_on_postgres() {
     run(Kind::Postgres, one_run_that_crashes_its_process_is_given_up_alone).await;
+}
+
+/// A store that panics when the record of a trial is written for the first time.
+struct PanickingRecord(Arc<Counts>);
+
+impl Gate for PanickingRecord {
+    fn pass(&self) -> Pass {
+        Pass::Through
+    }
+
+    fn pass_setting(&self, bytes: usize) -> Pass {
+        let is_record = bytes == r#"{"reclaims":1}"#.len();
+        assert!(!is_record || self.0.hit("records") > 1, "the store");
+        Pass::Through
+    }
+
+    fn commit<'a>(
+        &'a self,
+        inner: &'a dyn Store,
+        commits: Vec<Commit>,
+    ) -> BoxFuture<'a, CommitResults> {
+        inner.commit(commits)
+    }
+}
+
+async fn a_panic_before_a_trial_gives_the_run_back(h: Arc<Harness>) {
+    let set = |options| Options { reclaims_max: 2, ..short_lease(options) };
+    let counts = Counts::new();
+    let engine = h.engine_with(set).await;
+    flow(&engine, &counts, true).start(1).id("run").await.unwrap();
+    until("the body runs", || async { counts.get("begun") == 1 }).await;
+    h.lose(&engine).await;
+    let gate = PanickingRecord(counts.clone());
+    let wrap = |store| -> Arc<dyn Store> { Arc::new(GatedStore::with_gate(store, gate)) };
+    let (engine, _beside) = h.engine_behind_with(set, wrap).await;
+    let flow = flow(&engine, &counts, false);
+    assert_eq!(flow.get("run").await.unwrap().result().await.unwrap(), 1);
+    assert_eq!(counts.get("records"), 2, "the trial was begun twice");
+    until("no record of a trial is left", || async { records(&h).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_before_a_trial_on_sqlite() {
+    run(Kind::Sqlite, a_panic_before_a_trial_gives_the_run_back).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_before_a_trial_on_postgres() {
+    run(Kind::Postgres, a_panic_before_a_trial_gives_the_run_back).await;
 }
 
 // A graceful stop during a trial is no crash, however often it happens.

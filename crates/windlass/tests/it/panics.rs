@@ -6,20 +6,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::Ctx;
 use windlass::admin::Options;
 use windlass::kernel::{
-    Body, BoxFuture, Commit, CommitResults, End, Error, ModelName, Store, WorkflowName,
+    Body, BoxFuture, Commit, CommitResults, End, Error, ModelName, Namespace, Query, Store,
+    TasksQuery, WorkflowName,
 };
+use windlass::{Ctx, TaskContext};
 use windlass_engine::events::WORKFLOW_COMPLETED;
 use windlass_engine::{Model, ModelDescription, Opened, Program, StartRun, Turn, TurnError};
 use windlass_testkit::gate::{Gate, GatedStore, Pass};
 
-use crate::harness::{Counts, Harness, on_every_store, until};
+use crate::harness::{Counts, Harness, ok, on_every_store, until};
 
 on_every_store!(
     a_turn_that_panics_is_given_back_and_blocked,
     a_loop_of_the_engine_that_panics_is_started_again,
+    heartbeats_are_written_after_a_panic,
 );
 
 /// Panics in its first turns, and then ends its runs.
@@ -130,4 +132,75 @@ async fn a_loop_of_the_engine_that_panics_is_started_again(h: Arc<Harness>) {
         left.store(0, Ordering::Release);
         assert_eq!(hellos.start("Ann".into()).await.unwrap().result().await.unwrap(), "Ann");
     }
+}
+
+/// A store whose next heartbeats panic.
+struct PanickingHeartbeat(Arc<AtomicU32>);
+
+impl Gate for PanickingHeartbeat {
+    fn pass(&self) -> Pass {
+        Pass::Through
+    }
+
+    fn pass_heartbeat(&self) -> Pass {
+        let one_less = |left: u32| left.checked_sub(1);
+        let panics = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok();
+        assert!(!panics, "the store");
+        Pass::Through
+    }
+
+    fn commit<'a>(
+        &'a self,
+        inner: &'a dyn Store,
+        commits: Vec<Commit>,
+    ) -> BoxFuture<'a, CommitResults> {
+        inner.commit(commits)
+    }
+}
+
+async fn heartbeats_are_written_after_a_panic(h: Arc<Harness>) {
+    let left = Arc::new(AtomicU32::new(1));
+    let gate = PanickingHeartbeat(Arc::clone(&left));
+    let (engine, _beside) =
+        h.engine_behind(|store| Arc::new(GatedStore::with_gate(store, gate))).await;
+    let told = Arc::new(tokio::sync::Notify::new());
+    let (end, beats) = (Arc::clone(&told), Counts::new());
+    let counts = beats.clone();
+    let beat = move |context: TaskContext, (): ()| {
+        let (end, counts) = (Arc::clone(&end), counts.clone());
+        async move {
+            let ended = std::pin::pin!(end.notified());
+            let beat = std::pin::pin!(async {
+                loop {
+                    context.heartbeat_with(&counts.hit("beats"))?;
+                    tokio::task::yield_now().await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+            match futures::future::select(ended, beat).await {
+                futures::future::Either::Left(_) => ok(()),
+                futures::future::Either::Right((failed, _)) => failed,
+            }
+        }
+    };
+    engine.activity("beat", beat).unwrap();
+    let flow = engine
+        .workflow("beats", async |ctx: Ctx, (): ()| {
+            ok(ctx.activity::<(), ()>("a", "beat", &()).await?)
+        })
+        .unwrap();
+    let run = flow.start(()).await.unwrap();
+    until("a heartbeat has panicked", || async { left.load(Ordering::Acquire) == 0 }).await;
+    let query = || {
+        let all = TasksQuery::all(Namespace::default_namespace(), 10);
+        engine.admin().store().list(Query::Tasks(all))
+    };
+    until("a later one is written", || async {
+        let tasks = query().await.unwrap().tasks().unwrap();
+        tasks.iter().any(|task| task.heartbeat.is_some())
+    })
+    .await;
+    told.notify_one();
+    run.result().await.unwrap();
+    assert!(engine.admin().metrics().service_panics.get() >= 1);
 }

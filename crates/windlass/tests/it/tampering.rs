@@ -4,10 +4,16 @@ use std::sync::Arc;
 
 use windlass::Ctx;
 use windlass::admin::Options;
+use windlass::kernel::{Body, ModelName, OnEnd, QueueName, RouteName, WorkflowName};
+use windlass_engine::StartRun;
 
 use crate::harness::{Harness, Kind, ok, on_every_store};
 
-on_every_store!(a_changed_queue_or_label_is_found, a_changed_version_of_a_record_is_found);
+on_every_store!(
+    a_changed_queue_or_label_is_found,
+    changed_headers_or_a_changed_end_task_are_found,
+    a_changed_version_of_a_record_is_found,
+);
 
 async fn a_changed_queue_or_label_is_found(h: Arc<Harness>) {
     let engine = h.engine_with(|options| Options { background: false, ..options }).await;
@@ -39,6 +45,44 @@ async fn a_changed_queue_or_label_is_found(h: Arc<Harness>) {
     assert_eq!(flaws().await, ["the labels are not those the run was started with"]);
     set("amn", "ann").await;
     assert_eq!(flaws().await, Vec::<String>::new());
+}
+
+async fn changed_headers_or_a_changed_end_task_are_found(h: Arc<Harness>) {
+    let engine = h.engine_with(|options| Options { background: false, ..options }).await;
+    engine.workflow("w", async |_: Ctx, (): ()| ok(())).unwrap();
+    let name = WorkflowName::new("w").unwrap();
+    let mut start = StartRun::new(name, ModelName::from_stored("steps"), Body::json("null"));
+    let (queue, route) = (QueueName::default_queue(), RouteName::from_stored("told"));
+    let body = serde_json::value::to_raw_value("ann").unwrap();
+    start.headers = Some(r#"{"x-tenant":"ann"}"#.into());
+    start.on_end = Some(OnEnd { queue, name: route, body }.to_json().unwrap());
+    engine.core().start_run(start).await.unwrap();
+    let flaws = async || {
+        let report = engine.admin().verify().await.unwrap();
+        report.flaws.iter().map(|flaw| flaw.what.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(flaws().await, Vec::<String>::new());
+    if h.kind == Kind::Memory {
+        return;
+    }
+    h.sql(match h.kind {
+        Kind::Postgres => "ALTER TABLE runs DISABLE TRIGGER runs_identity",
+        _ => "DROP TRIGGER runs_identity",
+    })
+    .await;
+    for (column, what) in [
+        ("headers", "the headers are not those the run was started with"),
+        ("on_end", "the task of the end is not the one the run was started with"),
+    ] {
+        let set = async |from: &str, to: &str| {
+            let sql = format!("UPDATE runs SET {column} = replace({column}, '{from}', '{to}')");
+            h.sql(&sql).await;
+        };
+        set("ann", "amn").await;
+        assert_eq!(flaws().await, [what]);
+        set("amn", "ann").await;
+        assert_eq!(flaws().await, Vec::<String>::new());
+    }
 }
 
 // No commit of a run wrote them, so no ledger has a seal of them.

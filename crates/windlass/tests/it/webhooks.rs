@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
-use windlass::kernel::{Commit, DeadLetter, Op, Query, RetryPolicy, Task, TasksQuery};
+use windlass::kernel::{Commit, DeadLetter, Namespace, Op, Query, RetryPolicy, Task, TasksQuery};
 use windlass::machines::{ActivityError, Workflow, WorkflowAction};
 use windlass::outbound::Policy;
 use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, RunSpec, StepOutcome, StepRunner};
@@ -23,6 +23,7 @@ const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 on_every_store!(
     a_webhook_is_signed_with_every_secret_of_its_set,
+    a_namespace_with_secrets_of_its_own_uses_them_alone,
     another_implementation_verifies_what_is_sent,
     failures_are_retried_under_one_id_and_die_with_their_errors,
     a_busy_receiver_is_called_again_after_retry_after,
@@ -121,6 +122,50 @@ async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
     verify(&secrets(&[NEW]), &second.headers, &second.body).unwrap_err();
     assert_eq!(second.json()["timestamp"], "2026-11-16T08:00:00Z");
     assert_eq!(engine.admin().metrics().webhooks_delivered.get(), 2);
+}
+
+async fn a_namespace_with_secrets_of_its_own_uses_them_alone(h: Arc<Harness>) {
+    h.expect_no_runs();
+    let engine = h.engine().await;
+    let own = [("default".to_owned(), secrets(&[NEW]))].into();
+    let mut options = options();
+    options.secrets.insert("default".to_owned(), secrets(&[OLD]));
+    options.namespaces.insert("tenant-a".to_owned(), own);
+    Webhooks::new(&engine, options).unwrap().serve(&engine).unwrap();
+    let receiver = Receiver::start([answer("204 No Content", "", "")]).await;
+    let mut webhook = Webhook::new(receiver.url(), "invoice.paid", &json!(1)).unwrap();
+    let core = |name: &str| engine.core().in_namespace(Namespace::new(name).unwrap());
+    let send = async |name: &str, webhook: &Webhook| {
+        let input = serde_json::value::to_raw_value(webhook).unwrap();
+        let task = core(name).effect(WEBHOOK_EFFECT, None, input, RetryPolicy::none()).unwrap();
+        enqueue(&engine, task).await;
+    };
+    for (n, name) in ["default", "tenant-a", "tenant-b"].into_iter().enumerate() {
+        send(name, &webhook).await;
+        until("it has come", || async { receiver.requests().len() == n + 1 }).await;
+    }
+    let requests = receiver.requests();
+    for (request, known, foreign) in
+        [(&requests[0], OLD, NEW), (&requests[1], NEW, OLD), (&requests[2], OLD, NEW)]
+    {
+        verify(&secrets(&[known]), &request.headers, &request.body).unwrap();
+        verify(&secrets(&[foreign]), &request.headers, &request.body).unwrap_err();
+    }
+    // A set of another namespace is unknown to it: nothing is sent.
+    webhook.secret = Some("billing".into());
+    send("tenant-a", &webhook).await;
+    let query = Query::DeadLetters {
+        namespace: Namespace::new("tenant-a").unwrap(),
+        queue: None,
+        after: None,
+        limit: 10,
+    };
+    until("it is given up", || async {
+        let letters = engine.admin().store().list(query.clone()).await.unwrap();
+        letters.dead_letters().unwrap().len() == 1
+    })
+    .await;
+    assert_eq!(receiver.requests().len(), 3, "nothing was signed with a foreign secret");
 }
 
 // The answer of the verifier of tests/standardwebhooks, which shares no code with the sender.
