@@ -57,7 +57,7 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
         "GET",
         "/contracts/health",
         "getContractsHealth",
-        "Counts the runs of documents by type and status, and the durations of their nodes.",
+        "Returns how many documents are open, failed or stuck, and how long their nodes take.",
     ),
     (
         "GET",

@@ -259,6 +259,9 @@ async fn first_run() {
     let browser = Browser::open(1280, 900).await;
     browser.goto(&format!("{}/ui/", site.origin)).await;
     browser.until_text("No run yet").await;
+    // Also a view that follows no run is live.
+    let live = "return document.querySelector('.pill.p-live') !== null";
+    browser.until("the stream is live", live).await;
     browser.eval("document.querySelector('.empty button').click()").await;
     let shown = "return location.pathname.startsWith('/ui/runs/hello/')";
     browser.until("the run is shown", shown).await;

@@ -207,7 +207,10 @@ function size() {
     "index.html",
     "theme.js",
     "icon.svg",
-    ...readdirSync(`${dist}assets`).map((name) => `assets/${name}`),
+    // The server has some of them packed as well.
+    ...readdirSync(`${dist}assets`)
+      .filter((name) => !name.endsWith(".br"))
+      .map((name) => `assets/${name}`),
   ];
   let [plain, small] = [0, 0];
   for (const file of files) {

@@ -32,7 +32,7 @@ try {
   for (const [name, path, text, act] of images) {
     const page = await context.newPage();
     await page.goto(`${showcase.origin}/ui/${path}`);
-    await page.getByText(text).first().waitFor();
+    await page.waitForFunction((wanted) => document.body.textContent.includes(wanted), text);
     await act?.(page);
     await page.locator(".pill.p-live").waitFor();
     await page.locator(".loading").first().waitFor({ state: "detached" });

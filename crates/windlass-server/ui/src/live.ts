@@ -48,6 +48,11 @@ export class Live {
     window.addEventListener("pagehide", () => this.post({ url: `${apiBase}/live`, runs: null }));
   }
 
+  /** Opens the stream for a page that follows no run. */
+  connect() {
+    this.update();
+  }
+
   /** What one part of the page follows; nothing with an empty list. */
   follow(owner: object, runs: Followed[]) {
     if (runs.length === 0) this.followed.delete(owner);

@@ -100,6 +100,8 @@ function Frame({ me }: { me: Me }) {
   const [palette, setPalette] = useState(false);
   const [help, setHelp] = useState(false);
   const [menu, setMenu] = useState(false);
+  // Not before the caller is known: a stream without a credential is refused.
+  useEffect(() => live.connect(), []);
   useKeys(
     () => setPalette(true),
     () => setHelp(true),
