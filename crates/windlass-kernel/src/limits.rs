@@ -9,6 +9,8 @@ use crate::error::{Error, ErrorCode, ErrorKind};
 const KEY_EVENT_BYTES: usize = 2_048;
 /// The share of a record for each run that waits for a key.
 const KEY_RUN_BYTES: usize = 512;
+/// The space for the retry policy and the timeouts of a task, beside its input.
+const TASK_FRAME_BYTES: usize = 64 * 1024;
 const MIB: usize = 1024 * 1024;
 
 /// Reads one limit.
@@ -67,7 +69,8 @@ pub struct Limits {
     /// Bytes of the bodies of a run's unread messages, checked as `unread_messages_max`. A run without
     /// unread messages accepts any message. Default 32 MiB.
     pub unread_bytes_max: usize,
-    /// Bytes of a task's body, and of its error history. Default 1 MiB.
+    /// Bytes of a task's body, which has a retry policy and timeouts beside the input, and of its error
+    /// history. Default 1 MiB and 64 KiB, at most 16 MiB and 64 KiB.
     pub task_bytes_max: usize,
     /// Bytes of the details of a heartbeat. Default 64 KiB.
     pub heartbeat_bytes_max: usize,
@@ -163,7 +166,7 @@ impl Limits {
         message_bytes_max: MIB,
         unread_messages_max: 10_000,
         unread_bytes_max: 32 * MIB,
-        task_bytes_max: MIB,
+        task_bytes_max: MIB + TASK_FRAME_BYTES,
         heartbeat_bytes_max: 64 * 1024,
         log_message_chars_max: 2_048,
         log_category_chars_max: 64,
@@ -205,14 +208,23 @@ impl Limits {
     /// that only refers to such a body can be sealed.
     pub const INLINE_BYTES_MIN: usize = crate::ledger::SEALED_BYTES_MAX;
 
-    /// Sets the largest size of inputs, outputs, steps, messages and records.
+    /// Sets the largest size of inputs, outputs, steps, messages, inputs of tasks and records.
     #[must_use]
-    pub fn with_body_bytes_max(mut self, bytes: usize) -> Self {
+    pub fn with_body_bytes_max(self, bytes: usize) -> Self {
+        self.with_value_bytes_max(bytes).with_record_bytes_max(bytes)
+    }
+
+    /// Sets the largest size of inputs, outputs, steps, messages and inputs of tasks. The events that are kept for
+    /// one key become fewer if a message cannot have as many bytes any more.
+    #[must_use]
+    pub fn with_value_bytes_max(mut self, bytes: usize) -> Self {
         self.input_bytes_max = bytes;
         self.output_bytes_max = bytes;
         self.step_bytes_max = bytes;
         self.message_bytes_max = bytes;
-        self.with_record_bytes_max(bytes)
+        self.task_bytes_max = bytes.saturating_add(TASK_FRAME_BYTES);
+        self.key_bytes_max = self.key_bytes_max.min(bytes);
+        self
     }
 
     /// Sets the largest size of a record. The limits of a key of events become smaller if they do not fit into
@@ -312,6 +324,7 @@ impl Limits {
             ("state_bytes_max", self.state_bytes_max, Self::BODY_BYTES_MAX),
             ("step_bytes_max", self.step_bytes_max, Self::BODY_BYTES_MAX),
             ("message_bytes_max", self.message_bytes_max, Self::BODY_BYTES_MAX),
+            ("task_bytes_max", self.task_bytes_max, Self::BODY_BYTES_MAX + TASK_FRAME_BYTES),
             ("record_bytes_max", self.record_bytes_max, Self::BODY_BYTES_MAX),
             // PostgreSQL takes at most 1 GiB of parameters, and a kept version is a second copy.
             (

@@ -47,8 +47,9 @@ pub(crate) struct EngineArgs {
     /// The maximum size of a record's document, up to 16777216. [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     pub(crate) record_bytes_max: Option<String>,
-    /// The maximum size of an input, an output, a result of a step or a message, at most 16 MiB.
-    /// Raise `body_bytes_max` too if they come over HTTP. [default: 1048576]
+    /// The maximum size of an input, an output, a result of a step, a message, or the input of an activity
+    /// or effect, at most 16 MiB. The result of an activity has at most half of it. Raise
+    /// `body_bytes_max` too if they come over HTTP. [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     pub(crate) value_bytes_max: Option<String>,
     /// Refuse new runs at this ratio of ready work to free capacity, or `off`. [default: off]

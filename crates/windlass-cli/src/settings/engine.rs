@@ -63,7 +63,7 @@ impl EngineSettings {
                 "removed_record_retention",
             ))?,
             limits: Limits::DEFAULT
-                .with_body_bytes_max(at_least_one(get("value_bytes_max"))?)
+                .with_value_bytes_max(at_least_one(get("value_bytes_max"))?)
                 .with_record_bytes_max(at_least_one(get("record_bytes_max"))?),
             admission: or_off(get("admission"))?.map(|ratio| Admission { max_queue_ratio: ratio }),
             backpressure: backpressure(&get)?,
@@ -205,6 +205,7 @@ mod tests {
         for bytes in [limits.input_bytes_max, limits.step_bytes_max] {
             assert_eq!(bytes, Limits::BODY_BYTES_MAX);
         }
+        assert!(limits.task_bytes_max > Limits::BODY_BYTES_MAX, "{}", limits.task_bytes_max);
         let seconds = Duration::from_secs;
         assert_eq!((options.lease, options.renew_every), (seconds(6), seconds(2)));
         assert_eq!((options.scan_every, options.reclaims_max), (seconds(3), 9));
@@ -230,6 +231,18 @@ mod tests {
         assert_eq!((limits.record_bytes_max, limits.key_bytes_max), (65_536, 16_384));
         let EngineSettings { options, .. } = read(&[("value_bytes_max", "65_536")]).unwrap();
         assert_eq!(options.limits.record_bytes_max, 1 << 20);
+    }
+
+    #[test]
+    fn small_values_leave_the_limits_of_keys_as_they_are() {
+        for (value, key_bytes_max) in [("1_000", 1_000), ("524_288", 256 * 1024)] {
+            let EngineSettings { options, .. } = read(&[("value_bytes_max", value)]).unwrap();
+            let (limits, default) = (options.limits, Limits::DEFAULT);
+            assert_eq!(limits.key_events_max, default.key_events_max, "{value}");
+            assert_eq!(limits.key_runs_max, default.key_runs_max, "{value}");
+            // An event that is kept for a key becomes a message.
+            assert_eq!(limits.key_bytes_max, key_bytes_max, "{value}");
+        }
     }
 
     #[test]

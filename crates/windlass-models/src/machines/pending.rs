@@ -21,6 +21,8 @@ use crate::effects::{Effect, Writes};
 use crate::run::{check_body, invalid};
 
 const ID_CHARS_MAX: usize = 200;
+/// What a step has beside its specification when it is written: the ids of its task or its child.
+const ADDED_BYTES: usize = 2 * 1024;
 /// The prefixes of step keys, except those of activities.
 const PREFIXES: [&str; 5] = ["timer/", "child/", "effect/", "request/", "records/"];
 
@@ -368,6 +370,12 @@ impl Pending {
             WorkflowAction::ScheduleChildWorkflow { workflow_id, workflow_type, input } => {
                 let workflow = WorkflowName::with_limits(&workflow_type, &self.limits)?;
                 let spec = self.spec("the child's input", workflow_type, &input, None)?;
+                let (found, max) = (spec.input.get().len(), self.limits.input_bytes_max);
+                if found > max {
+                    let message =
+                        format!("the child's input has {found} bytes; at most {max} are allowed");
+                    return Err(invalid(ErrorCode::InvalidSize, message));
+                }
                 if self.shutdown {
                     return Ok(Some(held_back(Kind::Child, &workflow_id)));
                 }
@@ -515,14 +523,23 @@ impl Pending {
         options: Option<ActivityOptions>,
     ) -> Result<Spec, Error> {
         let body = Body::of(input)?;
-        // A task carries the input beside its options, within the same limit.
+        // A step carries the input beside its options, within the same limit.
         check_body(what, body, self.limits.step_bytes_max / 2, self.limits.json_depth_max)?;
         let input = to_raw_value(input).map_err(|source| {
             invalid(ErrorCode::InvalidBody, format!("{what} cannot be written as JSON"))
                 .with_source(source)
         })?;
         let (task_id, workflow, id, run_key) = (None, None, None, None);
-        Ok(Spec { type_name, input, options, task_id, workflow, id, run_key })
+        let spec = Spec { type_name, input, options, task_id, workflow, id, run_key };
+        // The store would refuse the step or the task with its commit, and the run would be stuck.
+        let max = self.limits.step_bytes_max.min(self.limits.task_bytes_max);
+        let found = Body::of(&spec)?.len() + ADDED_BYTES;
+        if found > max {
+            let message =
+                format!("{what} and its options have {found} bytes; at most {max} are allowed");
+            return Err(invalid(ErrorCode::InvalidSize, message));
+        }
+        Ok(spec)
     }
 
     // The key under which something is begun. None if an earlier generation has its result, or the

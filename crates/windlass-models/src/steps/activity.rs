@@ -183,7 +183,8 @@ impl<O> Activity<O> {
             wakes_run: false,
         };
         let attempts_max = self.policy.attempts_max();
-        Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority, attempts_max })
+        let body = self.wait.operation.ctx.check_task(Body::of(&body)?)?;
+        Ok(Plan::Activity { route, body, priority: self.priority, attempts_max })
     }
 }
 

@@ -310,7 +310,7 @@ impl Ctx {
     ) -> Child<O> {
         let plan = WorkflowName::with_limits(workflow.as_ref(), &self.shared.limits).and_then(
             |workflow| {
-                let input = self.check_body("the child's input", Body::of(input)?)?;
+                let input = self.check_input("the child's input", Body::of(input)?)?;
                 let model = super::description::NAME;
                 Ok(Plan::Child { workflow, model, input, labels: BTreeMap::new() })
             },
@@ -522,7 +522,7 @@ impl Ctx {
     ///
     /// Always: the error ends this generation. [`ErrorCode::InvalidSize`] if the input is too large.
     pub fn continue_as_new<I: Serialize, O>(&self, input: &I) -> Result<O, AnyError> {
-        let body = self.check_body("the next generation's input", Body::of(input)?)?;
+        let body = self.check_input("the next generation's input", Body::of(input)?)?;
         self.shared.core.lock().continue_with = Some(body);
         Err(AnyError::msg("the run continues as a new generation"))
     }
@@ -564,6 +564,25 @@ impl Ctx {
 
     pub(crate) fn check_body(&self, what: &str, body: Body) -> Result<Body, Error> {
         check_body(what, body, self.shared.limits.step_bytes_max, self.shared.limits.json_depth_max)
+    }
+
+    /// Refuses a task that the store would refuse with the commit that enqueues it: the run would be stuck.
+    pub(crate) fn check_task(&self, body: Body) -> Result<Body, Error> {
+        let (found, max) = (body.len(), self.shared.limits.task_bytes_max);
+        if found > max {
+            let message = format!(
+                "the activity's input and retry policy have {found} bytes; at most {max} are allowed"
+            );
+            return Err(invalid(ErrorCode::InvalidSize, message));
+        }
+        Ok(body)
+    }
+
+    // An input is a row of the run that gets it, and some are a row of the step that gives it.
+    fn check_input(&self, what: &str, body: Body) -> Result<Body, Error> {
+        let limits = &self.shared.limits;
+        let max = limits.input_bytes_max.min(limits.step_bytes_max);
+        check_body(what, body, max, limits.json_depth_max)
     }
 }
 

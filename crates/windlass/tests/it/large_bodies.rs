@@ -15,7 +15,8 @@ use windlass::requests::{
     Decider, InboxOrder, InboxQuery, NewDecision, RecordRef, Request, RequestOutcome, RequestStatus,
 };
 use windlass::{
-    Ctx, Engine, ErrorCode, ReceiptOutcome, Result, StepTx, Store, Timestamp, WorkflowRef,
+    AnyError, Ctx, Engine, ErrorCode, ReceiptOutcome, Result, StepTx, Store, TaskContext,
+    Timestamp, WorkflowRef,
 };
 
 use crate::contracts::{
@@ -27,6 +28,8 @@ use crate::relays::{Told, script, submit};
 
 on_every_store!(
     a_value_that_passes_through_ten_steps_is_stored_once,
+    an_activity_takes_as_much_as_a_step,
+    an_activity_that_no_task_can_hold_fails_its_call,
     a_large_event_that_is_sent_again_is_the_same_event,
     large_requests_are_in_the_inbox,
     large_answers_count_as_the_last_approval,
@@ -95,6 +98,36 @@ async fn a_value_that_passes_through_ten_steps_is_stored_once(h: Arc<Harness>) {
     let imported = importer.import(RunExport::parse(&line).unwrap()).await.unwrap();
     assert_eq!(imported, Imported::Written);
     assert_eq!(stored(&*copy, next).await, bodies);
+}
+
+// The whole limit goes into the input: the task has its retry policy beside it.
+async fn an_activity_takes_as_much_as_a_step(h: Arc<Harness>) {
+    const BYTES: usize = 2 * MIB;
+    let engine = h.engine_with_limits(Limits::DEFAULT.with_value_bytes_max(BYTES)).await;
+    engine.activity("measure", measure).unwrap();
+    let send = async |ctx: Ctx, bytes: usize| -> Result<usize> {
+        Ok(ctx.activity("measured", "measure", &"x".repeat(bytes)).await?)
+    };
+    let run = engine.workflow("send", send).unwrap().start(BYTES - 2).id("one").await.unwrap();
+    assert_eq!(run.result().await.unwrap(), BYTES - 2);
+}
+
+async fn an_activity_that_no_task_can_hold_fails_its_call(h: Arc<Harness>) {
+    let limits = Limits { step_bytes_max: 4 * MIB, ..Limits::DEFAULT };
+    let engine = h.engine_with_limits(limits).await;
+    engine.activity("measure", measure).unwrap();
+    let send = async |ctx: Ctx, bytes: usize| -> Result<String> {
+        let large = ctx.activity::<_, usize>("large", "measure", &"x".repeat(bytes)).await;
+        let small: usize = ctx.activity("small", "measure", &"x").await?;
+        Ok(format!("{small} {}", large.unwrap_err()))
+    };
+    let run = engine.workflow("send", send).unwrap().start(2 * MIB).id("one").await.unwrap();
+    let result = run.result().await.unwrap();
+    assert!(result.starts_with("1 ") && result.contains("at most 1114112 are allowed"), "{result}");
+}
+
+async fn measure(_: TaskContext, text: String) -> std::result::Result<usize, AnyError> {
+    Ok(text.len())
 }
 
 fn env() -> Arc<dyn Env> {
