@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use windlass_kernel::{
     Actor, Body, Collection, Error, ErrorCode, ErrorKind, Expect, Keep, Limits, Namespace,
-    RecordId, RecordKey, RecordOp, RecordPut, RecordWrite, Stamp, Terms, WriteId,
+    REVISION_MAX, RecordId, RecordKey, RecordOp, RecordPut, RecordWrite, Stamp, Terms, WriteId,
 };
 
 const CONFLICT_DELAY: Duration = Duration::from_millis(20);
@@ -120,9 +120,13 @@ impl RecordChange {
 
     fn new(collection: &str, id: &str, expect: Expect, change: Change) -> Result<Self, Error> {
         let (collection, id) = (Collection::new(collection)?, RecordId::new(id)?);
-        if expect == Expect::At(0) {
-            let message =
-                format!("record {collection}/{id} has no revision 0; revisions begin at 1");
+        if let Expect::At(revision) = expect
+            && !(1..=REVISION_MAX).contains(&revision)
+        {
+            let message = format!(
+                "record {collection}/{id} has no revision {revision}; revisions begin at 1 and end at \
+                 {REVISION_MAX}"
+            );
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
         }
         Ok(Self { collection, id, expect, change })
@@ -400,6 +404,22 @@ mod tests {
             let text = serde_json::to_string(&change).unwrap();
             assert_eq!(serde_json::from_str::<RecordChange>(&text).unwrap(), change, "{text}");
         }
+    }
+
+    #[test]
+    fn a_revision_that_no_record_can_have_is_refused() {
+        for revision in [0, REVISION_MAX + 1, u64::MAX] {
+            let refused = [
+                RecordChange::put("carts", "c", &1, revision),
+                RecordChange::remove("carts", "c", revision),
+                RecordChange::check("carts", "c", revision),
+            ];
+            for refused in refused {
+                assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRevision, "{revision}");
+            }
+        }
+        let last = RecordChange::put("carts", "c", &1, REVISION_MAX).unwrap();
+        assert_eq!(last.next_revision(), Some(REVISION_MAX + 1));
     }
 
     #[test]
