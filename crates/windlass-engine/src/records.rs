@@ -2,6 +2,7 @@
 
 mod expecting;
 
+use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -9,9 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
-    Actor, Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op,
-    Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion,
-    RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
+    Actor, Body, BoxFuture, Collection, Commit, CommitError, Conflict, Error, Expect, Keep,
+    Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
+    RecordVersion, RecordWrite, Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;
@@ -81,7 +82,7 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
         self.row(key).await?.and_then(|record| document(record).transpose()).transpose()
     }
 
-    /// Writes a record when the returned builder is sent. Without an expectation it replaces
+    /// Writes a record when the returned builder is awaited. Without an expectation it replaces
     /// the record in any state.
     pub fn put(&self, id: impl AsRef<str>, value: &T) -> PutRecord<'_, T> {
         let prepared = self.writable(id.as_ref()).and_then(|key| Ok((key, Body::of(value)?)));
@@ -200,8 +201,8 @@ fn document<T: DeserializeOwned>(record: Record) -> Result<Option<Document<T>>, 
     Ok(Some(Document { collection, id, digest, revision, value, terms, created_at, updated_at }))
 }
 
-/// A write of a record that is not sent yet.
-#[must_use = "a write does nothing until it is sent"]
+/// A write of a record that is not sent yet. It is sent when it is awaited.
+#[must_use = "a write is sent only when it is awaited"]
 pub struct PutRecord<'a, T> {
     records: &'a Records<T>,
     prepared: Result<(RecordKey, Body), Error>,
@@ -247,7 +248,7 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
         self
     }
 
-    /// Sends the write and returns the new revision.
+    /// Sends the write and returns the new revision, as awaiting it does.
     ///
     /// # Errors
     ///
@@ -286,6 +287,15 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
                 .map_err(|error| refusal(&error)),
             result => result.map_err(|error| refusal(&error)),
         }
+    }
+}
+
+impl<'a, T: Serialize + DeserializeOwned> IntoFuture for PutRecord<'a, T> {
+    type Output = Result<u64, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
     }
 }
 

@@ -326,7 +326,8 @@ pub(crate) struct VersionList {
     pub has_next_page: bool,
 }
 
-/// Collections of the engine have scopes of their own. None of those exists yet, so only `admin` remains.
+/// Collections of the engine have routes of their own, with the scopes and the rules of their owner. A raw read passes
+/// these rules by, so it needs `admin`.
 fn check_readable(call: &Call, collection: &Collection) -> Result<(), ApiError> {
     match collection.is_reserved() {
         true => call.caller.must(Scope::Admin),

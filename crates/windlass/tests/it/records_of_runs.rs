@@ -215,6 +215,7 @@ async fn bad_changes_are_refused_before_anything_is_written(h: Arc<Harness>) {
         many = many.put_record("carts", format!("c-{n}"), "v", Expect::Absent);
     }
     let error = many.await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidSize, "{error}");
     assert!(error.message().contains("65 records; at most 64"), "{error}");
     assert_eq!(orders.get("bad").await.unwrap_err().code(), ErrorCode::RunNotFound);
     assert!(engine.records::<String>("carts").all().page(10).await.unwrap().is_empty());
