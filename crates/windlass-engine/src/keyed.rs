@@ -16,9 +16,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
     Body, Collection, Commit, Error, EventKey, Expect, Limits, Message, MessageId, MessageKind,
-    MessageName, Namespace, NewMessage, Op, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
-    RecordWrite, Route, RouteName, Run, Sha256Digest, Step, StepKey, Task, TaskId, Terms,
-    Timestamp, WriteId,
+    MessageName, Namespace, NewMessage, Op, Record, RecordFound, RecordId, RecordKey, RecordOp,
+    RecordPut, RecordWrite, Route, RouteName, Run, Sha256Digest, Step, StepKey, Task, TaskId,
+    Terms, Timestamp, WriteId, derive_key,
 };
 
 use crate::commit::CommitClient;
@@ -31,7 +31,7 @@ pub use send::{SendByKey, SentByKey};
 use state::{Deliveries, KeyState, receiver};
 
 /// The collection of the records of keys.
-const COLLECTION: &str = "windlass.events";
+pub(crate) const COLLECTION: &str = "windlass.events";
 /// How often a change of a key's record is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;
 
@@ -130,6 +130,42 @@ struct KeyRecord {
     state: KeyState,
 }
 
+fn key_task(
+    id: TaskId,
+    name: &str,
+    namespace: &Namespace,
+    body: &KeyTask,
+    at: Timestamp,
+) -> Result<Task, Error> {
+    let route = Route { queue: internal_queue(), name: RouteName::new(name)? };
+    let mut task = Task::new(id, namespace.clone(), "internal", route, at);
+    task.body = Some(Body::of(body)?);
+    Ok(task)
+}
+
+/// The tasks that the imported record of a key needs: the one that removes expired events, and one that
+/// sends events to waiters that have not got theirs.
+pub(crate) fn tasks_of_imported(record: &Record, at: Timestamp) -> Result<Vec<Task>, Error> {
+    let Some(body) = &record.body else { return Ok(Vec::new()) };
+    let state: KeyState = body.read()?;
+    let address = state.address();
+    let task = |name: &str, body: &KeyTask| {
+        let id = TaskId(derive_key(record.write_id.0, name));
+        key_task(id, name, &record.key.namespace, body, at)
+    };
+    let mut tasks = Vec::new();
+    if let Some(due) = state.tidy_at() {
+        let body = KeyTask { at: Some(due.as_micros()), ..KeyTask::of(&address) };
+        let mut tidy = task(TIDY_KEY, &body)?;
+        (tidy.ready, tidy.due_at) = (false, Some(due));
+        tasks.push(tidy);
+    }
+    if state.has_waiters_and_events() {
+        tasks.push(task(DELIVER_KEY, &KeyTask::of(&address))?);
+    }
+    Ok(tasks)
+}
+
 /// Sends events to keys, and registers the waits for them.
 pub(crate) struct KeyedEvents {
     pub(crate) core: Arc<Core>,
@@ -186,11 +222,7 @@ impl KeyedEvents {
         body: &KeyTask,
         at: Timestamp,
     ) -> Result<Task, Error> {
-        let route = Route { queue: internal_queue(), name: RouteName::new(name)? };
-        let task_id = self.core.clock.task_id();
-        let mut task = Task::new(task_id, namespace.clone(), "internal", route, at);
-        task.body = Some(Body::of(body)?);
-        Ok(task)
+        key_task(self.core.clock.task_id(), name, namespace, body, at)
     }
 
     async fn read(

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
     Body, Collection, Commit, CommitError, Committed, Conflict, DeadLetter, EFFECT, Error, Expect,
-    Hold, Namespace, Op, Query, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordWrite,
-    Reschedule, Route, RouteName, RunKey, Task, TaskGuard, TaskId, Terms, Timestamp, Wake, WriteId,
-    derive_key,
+    Hold, Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
+    RecordWrite, Reschedule, Route, RouteName, RunKey, Task, TaskGuard, TaskId, Terms, Timestamp,
+    Wake, WriteId, derive_key,
 };
 
 use crate::commit::CommitClient;
@@ -19,7 +19,7 @@ use crate::settle::Finished;
 use crate::tasks::{FORGET_RECEIPT, TaskBody, internal_queue};
 
 /// The collection of receipts. The id of a record is the id of the task.
-const COLLECTION: &str = "windlass.receipts";
+pub(crate) const COLLECTION: &str = "windlass.receipts";
 /// The term that finds the receipts of a run.
 const RUN: &str = "run";
 /// How often a write is decided again because another writer was first.
@@ -292,18 +292,37 @@ impl Receipts {
             (record_key(namespace, receipt.task_id), RecordWrite::Put(Box::new(put)));
         let mut ops = vec![Op::Record(Box::new(RecordOp { key, expect, write }))];
         if !matches!(found, RecordFound::At(_)) {
-            let route = Route { queue: internal_queue(), name: RouteName::new(FORGET_RECEIPT)? };
             // An effect that asks for a receipt again after a deletion needs another id.
             let word = format!("receipt {}", found.revision());
-            let task_id = TaskId(derive_key(receipt.task_id.0, &word));
-            let mut task = Task::new(task_id, namespace.clone(), "internal", route, at);
-            task.body = Some(Body::of(&ForgetReceipt { task_id: receipt.task_id })?);
+            let id = TaskId(derive_key(receipt.task_id.0, &word));
+            let mut task = forget_task(id, namespace, receipt.task_id, at)?;
             let due = at.plus(self.core.options.receipt_retention);
             (task.ready, task.due_at) = (false, Some(due));
             ops.push(Op::Enqueue(Box::new(task)));
         }
         Ok(ops)
     }
+}
+
+/// The task that deletes a receipt, or looks again later.
+fn forget_task(
+    id: TaskId,
+    namespace: &Namespace,
+    effect: TaskId,
+    at: Timestamp,
+) -> Result<Task, Error> {
+    let route = Route { queue: internal_queue(), name: RouteName::new(FORGET_RECEIPT)? };
+    let mut task = Task::new(id, namespace.clone(), "internal", route, at);
+    task.body = Some(Body::of(&ForgetReceipt { task_id: effect })?);
+    Ok(task)
+}
+
+/// The tasks that an imported receipt needs.
+pub(crate) fn tasks_of_imported(record: &Record, at: Timestamp) -> Result<Vec<Task>, Error> {
+    let Some(body) = &record.body else { return Ok(Vec::new()) };
+    let receipt: Receipt = body.read()?;
+    let id = TaskId(derive_key(record.write_id.0, "import"));
+    Ok(vec![forget_task(id, &record.key.namespace, receipt.task_id, at)?])
 }
 
 fn asks(body: Option<&Body>) -> bool {

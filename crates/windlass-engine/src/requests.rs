@@ -30,6 +30,7 @@ use crate::tasks::{REQUEST_DUE, internal_queue};
 use crate::turn::refusal;
 
 pub use approved::Approved;
+pub(crate) use forget::tasks_of_imported;
 pub use inbox::{InboxOrder, InboxPage, InboxQuery};
 pub use turn::{ClosedRequest, RequestMessage, RequestRef};
 

@@ -27,7 +27,7 @@ use windlass_kernel::{Error, Store, Timestamp};
 
 pub use crate::archive::FileArchive;
 use crate::model;
-pub use crate::store::{Connections, inspect_store, open_store};
+pub use crate::store::{Connections, inspect_store, open_store, open_store_with_limits};
 
 /// Calls for operators, on an engine.
 #[derive(Clone, Copy)]

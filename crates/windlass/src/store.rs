@@ -32,6 +32,28 @@ pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
     open(address, &Limits::DEFAULT, Connections::default(), false).await
 }
 
+/// As [`open_store`], with other limits.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use windlass::kernel::Limits;
+///
+/// let limits = Limits::DEFAULT.with_body_bytes_max(4 << 20);
+/// let store = windlass::admin::open_store_with_limits("memory:", &limits).await?;
+/// store.close().await?;
+/// # Ok::<(), windlass::Error>(()) }).unwrap();
+/// ```
+///
+/// # Errors
+///
+/// As [`open_store`].
+pub async fn open_store_with_limits(
+    address: &str,
+    limits: &Limits,
+) -> Result<Arc<dyn Store>, Error> {
+    open(address, limits, Connections::default(), false).await
+}
+
 /// Opens a store to read it: nothing is created, migrated or released.
 ///
 /// ```

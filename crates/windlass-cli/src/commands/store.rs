@@ -7,7 +7,7 @@ mod verify;
 
 use std::sync::Arc;
 
-use windlass::kernel::{Namespace, Query, RunId, RunKey, WorkflowName};
+use windlass::kernel::{Limits, Namespace, Query, RunId, RunKey, WorkflowName};
 use windlass::{Address, Store};
 
 use crate::args::StoreArg;
@@ -36,6 +36,10 @@ impl Opened {
 /// Opens a store for writing. Creates a missing store only if the user named it, so that a command
 /// in the wrong directory does not leave an empty store there.
 async fn open(arg: &StoreArg) -> Result<Opened, Failure> {
+    open_with_limits(arg, &Limits::DEFAULT).await
+}
+
+async fn open_with_limits(arg: &StoreArg, limits: &Limits) -> Result<Opened, Failure> {
     let Setting { value: address, origin, .. } = store_setting(arg)?;
     if origin == Origin::Default
         && let Ok(Address::Sqlite(path)) = address.parse()
@@ -48,7 +52,7 @@ async fn open(arg: &StoreArg) -> Result<Opened, Failure> {
         return Err(Failure::usage(message)
             .with_hint("set one with --store, WINDLASS_STORE or `store` in windlass.toml"));
     }
-    let opened = windlass::admin::open_store(&address).await;
+    let opened = windlass::admin::open_store_with_limits(&address, limits).await;
     let store = opened.map_err(|error| open_failure(&address, error))?;
     Ok(Opened { store, address })
 }

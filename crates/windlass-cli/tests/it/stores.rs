@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
+use windlass::Ctx;
+use windlass::admin::{Options, Retention};
+use windlass::kernel::Limits;
 
 use crate::support::{
     CommandOutput, Server, count, execute, postgres, run, run_cli, sqlite_in, wait_until, windlass,
@@ -103,6 +107,48 @@ fn runs_move_from_sqlite_to_postgres_and_back() {
     assert!(output.stdout.contains(&format!("imported {count} runs")), "{output:?}");
     check_runs_continue(&second);
     check_runs_continue(&database.url);
+}
+
+// Values above the default limits, and ledgers that retention has kept.
+#[test]
+fn a_store_with_large_values_and_kept_ledgers_moves() {
+    const VALUE: usize = 3 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let database = postgres();
+    let (first, second) = (sqlite_in(folder.path(), "a.db"), sqlite_in(folder.path(), "b.db"));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let limits = Limits::DEFAULT.with_body_bytes_max(Limits::BODY_BYTES_MAX);
+        let resend = Duration::from_millis(250);
+        let options = Options { limits, create_resend_max: resend, ..Options::default() };
+        let engine = windlass::Builder::from(options).open(&first).await.unwrap();
+        let echo = async |_: Ctx, text: String| -> windlass::Result<String> { Ok(text) };
+        let large = engine.workflow("large", echo).unwrap();
+        let run = large.start("x".repeat(VALUE)).id("one").await.unwrap();
+        run.result().await.unwrap();
+        engine.records("carts").put("large", &"x".repeat(VALUE)).await.unwrap();
+        let old = engine.workflow("old", echo).unwrap();
+        old.start("x".to_owned()).id("one").await.unwrap().result().await.unwrap();
+        let policy = Retention::keep_for(Duration::from_secs(1)).unwrap().keep_ledger();
+        engine.admin().set_retention("old", Some(&policy)).await.unwrap();
+        while engine.admin().sweep().await.unwrap().trees == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        engine.stop(Duration::from_secs(5)).await.unwrap();
+    });
+    let output = run_cli(&["verify", "--store", &first]).expect(0);
+    assert!(output.stdout.contains(": 0 flaws"), "{output:?}");
+    let file = folder.path().join("all.jsonl");
+    let file = file.to_str().unwrap();
+    let output = run_cli(&["export", "--store", &first, "--out", file]).expect(0);
+    assert!(output.stderr.contains("exported 1 runs and 1 records"), "{output:?}");
+    assert!(output.stderr.contains("left out 1 kept ledgers of deleted runs"), "{output:?}");
+    for store in [&database.url, &second] {
+        let output = run_cli(&["import", "--store", store, file]).expect(0);
+        assert!(output.stdout.contains("imported 2 runs and records, skipped 0"), "{output:?}");
+        let output = run_cli(&["verify", "--store", store]).expect(0);
+        assert!(output.stdout.contains(": 0 flaws"), "{output:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use windlass_kernel::{
-    Body, Error, ErrorCode, ErrorKind, Limits, Run, RunKey, Sha256Digest, TaskId, Timestamp,
+    Body, Error, ErrorCode, ErrorKind, EventKey, Limits, MessageName, Run, RunKey, Sha256Digest,
+    TaskId, Timestamp,
 };
 
 use super::EventAddress;
@@ -89,6 +90,23 @@ impl KeyState {
             received: BTreeMap::new(),
             tidy_at: None,
         }
+    }
+
+    /// The type and the key.
+    pub(super) fn address(&self) -> EventAddress {
+        EventAddress {
+            event_type: MessageName::from_stored(self.event_type.as_str()),
+            key: EventKey::from_stored(self.key.as_str()),
+        }
+    }
+
+    /// When the task that removes expired events is due.
+    pub(super) fn tidy_at(&self) -> Option<Timestamp> {
+        self.tidy_at.map(Timestamp::from_micros)
+    }
+
+    pub(super) fn has_waiters_and_events(&self) -> bool {
+        !self.waiters.is_empty() && !self.events.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {

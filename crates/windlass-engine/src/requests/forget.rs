@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use windlass_kernel::request::{RequestState, RequestStatus};
 use windlass_kernel::{
-    Body, Commit, Error, ErrorCode, Expect, Op, RecordOp, RecordWrite, Route, RouteName, Task,
-    Timestamp, WriteId,
+    Body, Commit, Error, ErrorCode, Expect, Namespace, Op, Record, RecordOp, RecordWrite, Route,
+    RouteName, Task, TaskId, Timestamp, WriteId, derive_key,
 };
 
 use super::Requests;
@@ -17,6 +17,29 @@ use crate::turn::refusal;
 /// How many decisions one commit removes.
 const CHUNK: usize = 32;
 
+fn forget_task(
+    task_id: TaskId,
+    namespace: &Namespace,
+    request: &str,
+    at: Timestamp,
+) -> Result<Task, Error> {
+    let route = Route { queue: internal_queue(), name: RouteName::new(FORGET_REQUEST)? };
+    let mut task = Task::new(task_id, namespace.clone(), "internal", route, at);
+    task.body = Some(Body::of(request)?);
+    Ok(task)
+}
+
+/// The tasks that an imported request needs. The commit that closes an open one enqueues its task.
+pub(crate) fn tasks_of_imported(record: &Record, at: Timestamp) -> Result<Vec<Task>, Error> {
+    let Some(body) = &record.body else { return Ok(Vec::new()) };
+    let state: RequestState = body.read()?;
+    if state.status == RequestStatus::Open {
+        return Ok(Vec::new());
+    }
+    let id = TaskId(derive_key(record.write_id.0, "import"));
+    Ok(vec![forget_task(id, &record.key.namespace, &state.id, at)?])
+}
+
 impl Requests {
     /// The task that deletes a request, or looks again later.
     pub(super) fn forget_task(
@@ -25,10 +48,7 @@ impl Requests {
         now: Timestamp,
         after: Duration,
     ) -> Result<Task, Error> {
-        let route = Route { queue: internal_queue(), name: RouteName::new(FORGET_REQUEST)? };
-        let task_id = self.core.clock.task_id();
-        let mut task = Task::new(task_id, self.namespace.clone(), "internal", route, now);
-        task.body = Some(Body::of(id)?);
+        let mut task = forget_task(self.core.clock.task_id(), &self.namespace, id, now)?;
         (task.ready, task.due_at) = (false, Some(now.plus(after)));
         Ok(task)
     }

@@ -6,7 +6,8 @@
 //! on in both. [`export_record`] and [`Importer::import_record`] do the same for a record and its kept
 //! versions, which keep their revisions.
 //!
-//! Not exported: limits, settings, dead letters, and the application's own tables.
+//! Not exported: limits, settings, dead letters, kept ledgers of deleted runs, tasks that belong to no run, and the
+//! application's own tables. An import creates the tasks that the engine needs for its records.
 
 mod format;
 mod import;

@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use windlass::admin::Options;
 use windlass::admin::transfer::{
     Imported, Importer, RecordExport, RunExport, export_record, export_run,
 };
-use windlass::kernel::{Collection, Namespace, Query, RecordId, RecordKey, RunKey};
-use windlass::model::{Env, TokioEnv};
-use windlass::{AnyError, Ctx, Engine, Result, RunHandle, RunStatus, Store, TaskContext};
+use windlass::kernel::{
+    Body, BoxFuture, Collection, Namespace, Query, Record, RecordId, RecordKey, RetryPolicy,
+    RunKey, Subject,
+};
+use windlass::model::{Env, TaskHandler, TaskResult, TokioEnv};
+use windlass::requests::{Decider, InboxOrder, InboxQuery, NewDecision, Request, RequestStatus};
+use windlass::{AnyError, Ctx, Engine, Result, RunHandle, RunStatus, StepTx, Store, TaskContext};
 use windlass_testkit::outage::Outage;
 
 use crate::harness::{
@@ -21,6 +26,7 @@ on_every_store!(
     an_import_that_was_cut_off_is_carried_on,
     an_import_skips_existing_runs,
     a_record_arrives_with_its_versions,
+    imported_records_of_the_engine_go_when_their_time_is_over,
 );
 
 /// More rows than one commit of an import takes.
@@ -255,10 +261,94 @@ async fn a_record_arrives_with_its_versions(h: Arc<Harness>) {
     let refused = importer.import_record(RecordExport::parse(&damaged).unwrap()).await.unwrap_err();
     assert_eq!(refused.code(), "INVALID_EXPORT", "{refused}");
     assert!(store.records(vec![record_key("new")]).await.unwrap()[0].is_none());
+    // The record of a kept ledger would be a flaw without the events of the ledger.
+    let ledger = newest.replace("\"carts\"", "\"windlass.ledgers\"");
+    let refused = importer.import_record(RecordExport::parse(&ledger).unwrap()).await.unwrap_err();
+    assert_eq!(refused.code(), "IMPORT_REFUSED", "{refused}");
     importer.finish().await.unwrap();
     if h.kind != crate::harness::Kind::Memory {
         store.close().await.unwrap();
     }
+}
+
+struct Deliver;
+
+impl TaskHandler for Deliver {
+    fn run(&self, _: TaskContext, _: Body) -> BoxFuture<'static, TaskResult> {
+        Box::pin(std::future::ready(Ok(Body::json("null"))))
+    }
+}
+
+async fn pay(ctx: Ctx, (): ()) -> Result<()> {
+    let send = async |tx: StepTx| {
+        tx.enqueue_with_receipt("mail", "paid", RetryPolicy::none())?;
+        Ok(())
+    };
+    ctx.step_tx("send", send).await?;
+    ctx.request("approve", Request::to("ann")).await?;
+    Ok(())
+}
+
+async fn all_records(store: &dyn Store) -> Vec<Record> {
+    let query = Query::AllRecords { after: None, limit: 100 };
+    let records = store.list(query).await.unwrap().records().unwrap();
+    records.into_iter().filter(|record| record.body.is_some()).collect()
+}
+
+// A receipt, a closed request with its decision, and an event by key that has expired. The tasks that delete
+// them belong to no run, so the import makes them.
+async fn imported_records_of_the_engine_go_when_their_time_is_over(h: Arc<Harness>) {
+    let source = Engine::open("memory:").await.unwrap();
+    source.serve_effects("mail", Arc::new(Deliver)).unwrap();
+    let run = source.workflow("pay", pay).unwrap().start(()).id("one").await.unwrap();
+    let requests = source.requests();
+    let open = async || {
+        let query = InboxQuery::Status(RequestStatus::Open);
+        let page = requests.inbox(&query, InboxOrder::Opened, None, 10).await.unwrap();
+        page.requests.first().map(|state| state.id.clone())
+    };
+    until("the request is open", async || open().await.is_some()).await;
+    let (id, ann) = (open().await.unwrap(), Decider::new(Subject::parse("ann").unwrap()));
+    requests.decide(&id, &ann, &NewDecision::approve()).await.unwrap();
+    run.result().await.unwrap();
+    until("the receipt is written", async || {
+        !source.receipts(run.run_key(), None, 10).await.unwrap().is_empty()
+    })
+    .await;
+    let sent = source.send_by_key("scanned", "parcel-17", &1).await.unwrap();
+    let from = source.admin().store();
+    let mut lines = Vec::new();
+    for record in all_records(&**from).await {
+        let export = export_record(&**from, record.key).await.unwrap().unwrap();
+        // The time of the event passes at once.
+        let expiry = sent.expires_at.as_micros().to_string();
+        lines.push(export.to_line().unwrap().replace(&expiry, "1700000000000000"));
+    }
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains(":1700000000000000")).count(), 1);
+    let exported = line(&**from, run.run_key()).await;
+    source.stop(Duration::from_secs(5)).await.unwrap();
+
+    let store = h.open().await;
+    import(&store, &exported).await;
+    let importer = begin(&store).await;
+    for line in &lines {
+        let export = || RecordExport::parse(line).unwrap();
+        assert_eq!(importer.import_record(export()).await.unwrap(), Imported::Written);
+        assert_eq!(importer.import_record(export()).await.unwrap(), Imported::Skipped);
+    }
+    importer.finish().await.unwrap();
+    assert_eq!(all_records(&*store).await.len(), 4);
+    if h.kind != crate::harness::Kind::Memory {
+        store.close().await.unwrap();
+    }
+
+    let short = Duration::from_secs(1);
+    let retain =
+        |options| Options { receipt_retention: short, request_retention: short, ..options };
+    let engine = h.engine_with(retain).await;
+    let store = engine.admin().store();
+    until("the records are gone", async || all_records(&**store).await.is_empty()).await;
 }
 
 async fn until_imported(importer: &Importer, line: &str) -> Imported {

@@ -4,15 +4,17 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 
 use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use serde_json::json;
 use windlass::Store;
 use windlass::admin::transfer::{
     Imported, Importer, RecordExport, RunExport, export_record, export_run,
 };
-use windlass::kernel::{Query, RunKey};
+use windlass::kernel::kept::LEDGERS;
+use windlass::kernel::{Limits, Query, Record, RunKey};
 use windlass::model::TokioEnv;
 
-use super::{open, open_read_only, resolve_run_keys};
+use super::{open_read_only, open_with_limits, resolve_run_keys};
 use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, note};
@@ -48,7 +50,7 @@ pub(crate) async fn export(args: ExportArgs) -> Outcome {
     }
     out.flush()?;
     store.close().await?;
-    let ExportCounts { runs, open, records } = written;
+    let ExportCounts { runs, open, records, ledgers } = written;
     note(&match args.runs.is_empty() {
         true => format!("exported {runs} runs and {records} records"),
         false => format!("exported {runs} runs"),
@@ -57,6 +59,12 @@ pub(crate) async fn export(args: ExportArgs) -> Outcome {
         note(&format!(
             "{open} of them have not ended: do not import them while an engine uses this store, or \
              they continue in both stores (--ended omits them)"
+        ));
+    }
+    if ledgers > 0 {
+        note(&format!(
+            "left out {ledgers} kept ledgers of deleted runs: an import cannot write their events; keep \
+             this store to read and verify them"
         ));
     }
     Ok(Exit::Ok)
@@ -69,6 +77,8 @@ struct ExportCounts {
     /// Runs that have not ended.
     open: u64,
     records: u64,
+    /// Kept ledgers that were left out.
+    ledgers: u64,
 }
 
 async fn write(
@@ -100,18 +110,21 @@ async fn write_records(
     let mut after = None;
     loop {
         let query = Query::AllRecords { after, limit: RECORDS_PAGE };
-        let keys: Vec<_> =
-            store.list(query).await?.records()?.into_iter().map(|record| record.key).collect();
-        for key in &keys {
+        let page = store.list(query).await?.records()?;
+        for Record { key, body, .. } in &page {
+            if key.collection.as_str() == LEDGERS {
+                written.ledgers += u64::from(body.is_some());
+                continue;
+            }
             if let Some(record) = export_record(store, key.clone()).await? {
                 written.records += 1;
                 writeln!(out, "{}", record.to_line()?)?;
             }
         }
-        if keys.len() < RECORDS_PAGE as usize {
+        if page.len() < RECORDS_PAGE as usize {
             return Ok(());
         }
-        after = keys.into_iter().next_back();
+        after = page.into_iter().next_back().map(|record| record.key);
     }
 }
 
@@ -122,27 +135,36 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
         })?)),
         None => Box::new(BufReader::new(std::io::stdin())),
     };
-    let store = open(&args.store).await?.store;
+    // The values that a server with any settings has written.
+    let limits = Limits { state_bytes_max: Limits::BODY_BYTES_MAX, ..Limits::DEFAULT }
+        .with_body_bytes_max(Limits::BODY_BYTES_MAX);
+    let store = open_with_limits(&args.store, &limits).await?.store;
     let env = TokioEnv::new()?;
-    let importer = Importer::begin(store.clone(), &*env).await?;
-    let (mut written, mut skipped, mut failed) = (0_u64, 0_u64, 0_u64);
-    let lines = input.lines().enumerate();
-    let lines = lines.filter(|(_, line)| !line.as_ref().is_ok_and(|line| line.trim().is_empty()));
-    let importer_ref = &importer;
-    let mut imports = futures::stream::iter(lines)
-        .map(|(n, line)| async move { (n + 1, import_line(importer_ref, line).await) })
-        .buffer_unordered(CONCURRENT_IMPORTS);
-    while let Some((line, outcome)) = imports.next().await {
-        match outcome {
-            Ok(Imported::Written | Imported::Completed) => written += 1,
-            Ok(Imported::Skipped) => skipped += 1,
-            Err(failure) => {
-                failed += 1;
-                note(&format!("line {line}: {failure}"));
-            }
+    let importer = Importer::begin(store.clone(), &*env).await?.limits(limits);
+    let mut counts = ImportCounts::default();
+    let mut imports = FuturesUnordered::new();
+    let mut in_records = false;
+    for (n, line) in input.lines().enumerate() {
+        if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
+            continue;
         }
+        // A record can name a run, and its tasks take a missing run for an ended one.
+        let is_record = line.as_ref().is_ok_and(|line| RecordExport::is_record(line));
+        let most = if is_record == in_records { CONCURRENT_IMPORTS - 1 } else { 0 };
+        in_records = is_record;
+        while imports.len() > most
+            && let Some((line, outcome)) = imports.next().await
+        {
+            counts.add(line, outcome);
+        }
+        let importer = &importer;
+        imports.push(async move { (n + 1, import_line(importer, line, is_record).await) });
+    }
+    while let Some((line, outcome)) = imports.next().await {
+        counts.add(line, outcome);
     }
     drop(imports);
+    let ImportCounts { written, skipped, failed } = counts;
     importer.finish().await?;
     store.close().await?;
     let out = Out::new(args.output.output);
@@ -161,12 +183,34 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
     Ok(if failed == 0 { Exit::Ok } else { Exit::Error })
 }
 
+/// Counts of imported lines.
+#[derive(Default)]
+struct ImportCounts {
+    written: u64,
+    skipped: u64,
+    failed: u64,
+}
+
+impl ImportCounts {
+    fn add(&mut self, line: usize, outcome: Result<Imported, Failure>) {
+        match outcome {
+            Ok(Imported::Written | Imported::Completed) => self.written += 1,
+            Ok(Imported::Skipped) => self.skipped += 1,
+            Err(failure) => {
+                self.failed += 1;
+                note(&format!("line {line}: {failure}"));
+            }
+        }
+    }
+}
+
 async fn import_line(
     importer: &Importer,
     line: std::io::Result<String>,
+    is_record: bool,
 ) -> Result<Imported, Failure> {
     let line = line?;
-    if RecordExport::is_record(&line) {
+    if is_record {
         return Ok(importer.import_record(RecordExport::parse(&line)?).await?);
     }
     Ok(importer.import(RunExport::parse(&line)?).await?)

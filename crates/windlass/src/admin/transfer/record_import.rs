@@ -1,11 +1,16 @@
 //! Writing an exported record into a store, through commits alone.
 //!
+//! The last commit of a record also creates the tasks that the engine needs for it, because they belong to no
+//! run and no export has them.
+//!
 //! Each kept version is a write that sets its revision, and the last write makes the row what it was. The
 //! id of an earlier write is derived from the id of the last one, so an import that was interrupted is
 //! known by its row, and the next one carries it on.
 
 use std::sync::Arc;
 
+use windlass_engine::tasks_of_imported_record;
+use windlass_kernel::kept::LEDGERS;
 use windlass_kernel::{
     Body, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep, MemoryStore,
     Op, Record, RecordOp, RecordPut, RecordVersion, RecordWrite, Sha256Digest, Terms, Timestamp,
@@ -16,7 +21,8 @@ use super::import::{Imported, Importer, refused};
 use super::record::{RecordExport, RecordParts};
 
 impl Importer {
-    /// Writes one record and its kept versions. A record that is there already is left as it is.
+    /// Writes one record and its kept versions. A record that is there already is left as it is. Import the
+    /// runs before the records: a record of the engine can name a run.
     ///
     /// ```
     /// # async fn example(importer: windlass::admin::transfer::Importer, line: &str) -> windlass::Result<()> {
@@ -29,10 +35,15 @@ impl Importer {
     /// # Errors
     ///
     /// [`ErrorCode::InvalidExport`] if the rows do not fit together, [`ErrorCode::RecordConflict`] if the store
-    /// has another record with this key, or the store cannot be written.
+    /// has another record with this key, [`ErrorCode::ImportRefused`] if it is the record of a kept ledger, whose
+    /// events no export has, or the store cannot be written.
     pub async fn import_record(&self, export: RecordExport) -> Result<Imported, Error> {
         let parts = export.parts()?;
         let key = parts.record.key.clone();
+        if key.collection.as_str() == LEDGERS {
+            let message = format!("record {key} is useless without the events of its ledger");
+            return Err(Error::new(ErrorKind::Refused, ErrorCode::ImportRefused, message));
+        }
         let found = self.store.records(vec![key]).await?.pop().flatten();
         let Some(found) = found else {
             // A record that the store would refuse in its middle is refused before its first write.
@@ -57,13 +68,18 @@ impl Importer {
     // Continues after a revision that an interrupted import has written.
     async fn write_record(&self, parts: RecordParts, mut at: Option<u64>) -> Result<(), Error> {
         let key = parts.record.key.clone();
+        let mut tasks = tasks_of_imported_record(&parts.record, self.store.now().await?)?;
         for (revision, write) in writes(&parts) {
             if at.is_some_and(|at| revision <= at) {
                 continue;
             }
             let expect = at.map_or(Expect::Absent, Expect::At);
             let op = Op::Record(Box::new(RecordOp { key: key.clone(), expect, write }));
-            match self.send(Commit::new(None, None, vec![op])).await {
+            let mut ops = vec![op];
+            if revision == parts.record.revision {
+                ops.extend(tasks.drain(..).map(|task| Op::Enqueue(Box::new(task))));
+            }
+            match self.send(Commit::new(None, None, ops)).await {
                 Ok(_) => at = Some(revision),
                 Err(CommitError::Conflict(Conflict::Record { .. })) => {
                     return Err(another(&parts.record));
