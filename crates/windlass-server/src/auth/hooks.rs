@@ -48,7 +48,8 @@ pub struct Target<'a> {
     /// The collection of records. For records, `id` is the id of the record, and `action` is `get`,
     /// `put`, `delete` or `list`.
     pub collection: Option<&'a str>,
-    /// The id of the run. For an event that is sent to a key, the key; `action` is then its type.
+    /// The id of the run. For an event that is sent to a key, the key; `action` is then its type. For a
+    /// path of the inbox, the id of the request; the call for the run that asks has its `workflow` too.
     pub id: Option<&'a str>,
     /// The last segment of the path, such as `pause`.
     pub action: Option<&'a str>,
@@ -62,8 +63,8 @@ type Verdict<'a> = BoxFuture<'a, Result<(), Denied>>;
 /// replace them: a request must pass both.
 ///
 /// The hook is called again for each run that the path does not name: runs in lists, of bulk requests,
-/// of tasks and dead letters, and runs to create with the id and the input of the body. It is also called
-/// for each record of a list.
+/// of tasks, dead letters and receipts, runs that ask people, and runs to create with the id and the input of
+/// the body. It is also called for each record of a list.
 pub trait Authorize: Send + Sync + 'static {
     /// Called first for every request. `Some` authenticates the caller; `None` leaves that to API
     /// keys and tokens.
@@ -96,7 +97,9 @@ pub trait Authorize: Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Whether the inbox may be read, or a request to people be changed, as the action says.
+    /// Whether the inbox may be read, or a request to people be changed, as the action says: `inbox` for a
+    /// list, `decide`, `delegate`, `comment` or `withdraw`. It is called with the path, and then with the run of
+    /// each request, `get` if one is read.
     fn decide<'a>(&'a self, _caller: &'a Caller, _target: &'a Target<'a>) -> Verdict<'a> {
         Box::pin(ready(Ok(())))
     }

@@ -13,7 +13,7 @@ use windlass::requests::{
 };
 
 use super::DECIDE;
-use crate::auth::Scope;
+use crate::auth::{Scope, Target};
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, MaybePayload, Named, Params, Payload};
@@ -371,6 +371,26 @@ async fn visible(call: &Call, id: &str) -> Result<RequestState, ApiError> {
     Err(ApiError::not_found(ErrorCode::RequestNotFound, message))
 }
 
+// The hook of the embedding program decides by the run that asks, which the path does not name.
+async fn may(call: &Call, state: &RequestState, action: &str) -> Result<(), ApiError> {
+    let run = &state.run;
+    let (workflow, id) = (Some(run.workflow.as_str()), Some(run.id.as_str()));
+    let target = Target { workflow, id, action: Some(action), ..Target::default() };
+    call.app.guard.ask(&call.caller, Scope::Decide, &target).await
+}
+
+// As `may`, for a change. The change itself answers those who cannot see the request.
+async fn may_change(call: &Call, id: &str, action: &str) -> Result<(), ApiError> {
+    if call.app.guard.hooks.is_none() {
+        return Ok(());
+    }
+    match visible(call, id).await {
+        Ok(state) => may(call, &state, action).await,
+        Err(error) if error.status().is_client_error() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 async fn view(call: &Call, state: RequestState) -> ApiResult<RequestView> {
     let decisions = requests(call).decisions(&state).await?;
     Ok(Json(RequestView::of(state, Some(decisions))))
@@ -443,8 +463,16 @@ pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiR
     let after = decode_as(&listing, params.cursor.as_deref(), |id| Some(id.to_owned()))?;
     let page = requests(&call).inbox(&query, order, after.as_deref(), limit).await?;
     let next = page.next.as_deref().map(|id| cursor::encode(&listing, id));
+    let mut requests = Vec::with_capacity(page.requests.len());
+    for state in page.requests {
+        match may(&call, &state, "inbox").await {
+            Ok(()) => requests.push(RequestView::of(state, None)),
+            Err(error) if error.status().is_client_error() => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(Json(InboxList {
-        requests: page.requests.into_iter().map(|state| RequestView::of(state, None)).collect(),
+        requests,
         has_next_page: next.is_some(),
         next_cursor: next.clone(),
         cursor: next,
@@ -457,6 +485,7 @@ pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiR
     responses((status = 200, body = RequestView), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(id): Named) -> ApiResult<RequestView> {
     let state = visible(&call, &id).await?;
+    may(&call, &state, "get").await?;
     let approved = match (&call.caller.subject, &state.about) {
         (Some(subject), Some(About::Record(record))) => {
             requests(&call).last_approved(subject.id(), record).await?
@@ -487,6 +516,7 @@ pub(crate) async fn decide(
     })?;
     let new =
         NewDecision { choice: body.choice, answer: body.answer, comment: body.comment, about };
+    may_change(&call, &id, "decide").await?;
     let state = requests(&call).decide(&id, &decider, &new).await?;
     view(&call, state).await
 }
@@ -505,6 +535,7 @@ pub(crate) async fn delegate(
         let message = format!("until is {:?}; use a time such as 2026-11-18T08:00:00Z", body.until);
         ApiError::invalid(ErrorCode::InvalidTime, message)
     })?;
+    may_change(&call, &id, "delegate").await?;
     let state = requests(&call).delegate(&id, &decider, &body.to, until).await?;
     view(&call, state).await
 }
@@ -519,6 +550,7 @@ pub(crate) async fn comment(
     Payload(body): Payload<CommentBody>,
 ) -> ApiResult<RequestView> {
     let decider = decider(&call)?;
+    may_change(&call, &id, "comment").await?;
     let state = requests(&call).comment(&id, &decider, &body.text).await?;
     view(&call, state).await
 }
@@ -532,6 +564,7 @@ pub(crate) async fn withdraw(
     Named(id): Named,
     MaybePayload(body): MaybePayload<WithdrawBody>,
 ) -> ApiResult<RequestView> {
+    may_change(&call, &id, "withdraw").await?;
     let reason = body.reason.as_deref();
     let requests = requests(&call);
     let state = match call.caller.scopes.allow(Scope::Manage) {

@@ -5,20 +5,23 @@ use std::sync::Arc;
 use axum::http::request::Parts;
 use reqwest::Method;
 use serde_json::{Value, json};
-use windlass::kernel::{Actor, BoxFuture, Namespace};
+use windlass::kernel::{Actor, BoxFuture, Namespace, Subject};
+use windlass::requests::Request;
 use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied, Scope, Target};
 
 use crate::harness::{Kind, Server, on_both_stores, open, read, wait_until};
+use crate::inbox::{ask, opened};
 
 on_both_stores!(
     tasks_and_dead_letters_ask_the_hook_for_each_run,
     a_signal_shows_the_run_only_to_readers,
     the_create_hook_gets_the_id_and_the_params,
     the_records_hook_gets_each_record_and_the_action,
+    the_decide_hook_gets_the_run_of_each_request,
 );
 
-/// The header `x-scopes` names the scopes of the caller, `x-hidden` a run that the hooks deny, and
+/// The header `x-scopes` names the scopes of the caller, `x-person` its subject, `x-hidden` a run that the hooks deny, and
 /// `x-params` params that the hook `create` denies.
 struct ByHeader;
 
@@ -44,7 +47,7 @@ impl Authorize for ByHeader {
             namespace: Namespace::default_namespace(),
             scopes: scopes.filter_map(Scope::parse).collect(),
             actor: header(parts, "x-hidden").map(|id| Actor::new("hidden", id)),
-            subject: None,
+            subject: header(parts, "x-person").map(|text| Subject::parse(text).unwrap()),
             key: None,
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
@@ -67,6 +70,14 @@ impl Authorize for ByHeader {
     }
 
     fn records<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        verdict(caller, target)
+    }
+
+    fn decide<'a>(
         &'a self,
         caller: &'a Caller,
         target: &'a Target<'a>,
@@ -155,6 +166,55 @@ async fn the_create_hook_gets_the_id_and_the_params(kind: Kind) {
     assert_eq!(create("denied", "", one("fine")).await.0, 200);
     assert_eq!(create("denied", "/batch", json!({ "instances": [one("many")] })).await.0, 200);
     assert_eq!(server.get("/workflows/nap/instances/denied").await.0, 404);
+    server.stop().await;
+}
+
+async fn the_decide_hook_gets_the_run_of_each_request(kind: Kind) {
+    let server = start(kind).await;
+    let flow = server.engine.workflow("ask", ask).unwrap();
+    let mut ids = Vec::new();
+    for run in ["hidden-run", "seen-run"] {
+        ids.push(opened(&flow, &server, run, Request::to("ann")).await);
+    }
+    let send = |method: Method, path: &str, hidden: &str, body: Option<Value>| {
+        let request = server.request(method, path).header("x-hidden", hidden);
+        let request = request.header("x-person", "ann");
+        read(match body {
+            Some(body) => request.json(&body),
+            None => request,
+        })
+    };
+    let list = async |path: &str, hidden: &str| send(Method::GET, path, hidden, None).await.1;
+    for path in ["/inbox", "/inbox?of=all", "/inbox?of=person:ann&order=due"] {
+        let page = list(path, "hidden-run").await;
+        let runs: Vec<_> = page["requests"].as_array().unwrap().iter().collect();
+        assert_eq!((runs.len(), &runs[0]["instanceId"]), (1, &json!("seen-run")), "{path}: {page}");
+        let all = list(path, "nothing").await;
+        assert_eq!(all["requests"].as_array().map(Vec::len), Some(2), "{path}: {all}");
+    }
+    let page = list("/inbox?limit=1", "hidden-run").await;
+    assert_eq!((&page["requests"], &page["hasNextPage"]), (&json!([]), &json!(true)), "{page}");
+    let path = format!("/inbox/{}", ids[0]);
+    let until = "2100-01-01T00:00:00Z";
+    let changes = [
+        ("comment", json!({ "text": "hm" })),
+        ("delegate", json!({ "to": "bob", "until": until })),
+        ("withdraw", json!({})),
+        ("decide", json!({ "choice": "approve" })),
+    ];
+    assert_eq!(send(Method::GET, &path, "hidden-run", None).await.0, 403);
+    for (action, body) in &changes {
+        let path = format!("{path}/{action}");
+        let denied = send(Method::POST, &path, "hidden-run", Some(body.clone())).await;
+        assert_eq!((denied.0, &denied.1["message"]), (403, &json!("hidden")), "{action}");
+    }
+    let state = server.engine.requests().get(&ids[0]).await.unwrap();
+    let is_unchanged = state.votes.is_empty() && state.comments.is_empty();
+    assert!(is_unchanged && state.delegations.is_empty() && state.closed.is_none(), "{state:?}");
+    let (action, body) = &changes[0];
+    let comment = send(Method::POST, &format!("{path}/{action}"), "seen-run", Some(body.clone()));
+    assert_eq!(comment.await.0, 200);
+    assert_eq!(send(Method::GET, &path, "seen-run", None).await.0, 200);
     server.stop().await;
 }
 

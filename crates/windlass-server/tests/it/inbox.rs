@@ -42,9 +42,9 @@ impl KeyFactory {
     }
 }
 
-type Flow = WorkflowRef<Request, RequestOutcome>;
+pub(crate) type Flow = WorkflowRef<Request, RequestOutcome>;
 
-async fn ask(ctx: Ctx, request: Request) -> Result<RequestOutcome> {
+pub(crate) async fn ask(ctx: Ctx, request: Request) -> Result<RequestOutcome> {
     Ok(ctx.request("approve", request).await?)
 }
 
@@ -56,7 +56,7 @@ async fn start(kind: Kind) -> (Flow, Server, KeyFactory) {
     (flow, server, keys)
 }
 
-async fn opened(flow: &Flow, server: &Server, id: &str, request: Request) -> String {
+pub(crate) async fn opened(flow: &Flow, server: &Server, id: &str, request: Request) -> String {
     flow.start(request).id(id).await.unwrap();
     let query = InboxQuery::Status(RequestStatus::Open);
     let find = async || {
@@ -81,6 +81,15 @@ async fn call(
         None => request,
     };
     read(request).await
+}
+
+// The answer has a status and a code, and the page of the code names the status.
+#[track_caller]
+fn refused((status, body): &(u16, Value), expect: u16, code: &str) {
+    assert_eq!((*status, body["code"].as_str()), (expect, Some(code)), "{body}");
+    let page = format!("{}/../../docs/errors/{code}.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(page).expect("each code has a page");
+    assert!(page.contains(&format!("HTTP: {expect}")), "{code}: {page}");
 }
 
 async fn people_read_their_inbox_and_decide(kind: Kind) {
@@ -119,12 +128,12 @@ async fn people_read_their_inbox_and_decide(kind: Kind) {
         (&ann, "?order=size", 400, "INVALID_QUERY"),
     ] {
         let answer = call(&server, key, Method::GET, &format!("/inbox{query}"), None).await;
-        assert_eq!((answer.0, answer.1["code"].as_str()), (status, Some(code)), "{query}");
+        refused(&answer, status, code);
     }
     // Others, and other tenants, do not see that it exists.
     for key in [&zoe, &other] {
         let answer = call(&server, key, Method::GET, &path, None).await;
-        assert_eq!((answer.0, answer.1["code"].as_str()), (404, Some("REQUEST_NOT_FOUND")));
+        refused(&answer, 404, "REQUEST_NOT_FOUND");
     }
     // Another tenant cannot act on it either, not even an operator.
     let their_operator = keys.of_person("tenant", &Scope::ALL, "ann:cfo", None).await;
@@ -154,7 +163,7 @@ async fn people_read_their_inbox_and_decide(kind: Kind) {
     let id = opened(&flow, &server, "two", Request::to("ann")).await;
     let withdraw = format!("/inbox/{id}/withdraw");
     let answer = call(&server, &ann, Method::POST, &withdraw, None).await;
-    assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("NOT_ASSIGNED")));
+    refused(&answer, 403, "NOT_ASSIGNED");
     let (status, view) = call(&server, &operator, Method::POST, &withdraw, None).await;
     assert_eq!((status, &view["status"]), (200, &json!("withdrawn")), "{view}");
     // The operator's key stands for no person.
@@ -228,11 +237,7 @@ async fn bad_decisions_are_refused_and_write_nothing(kind: Kind) {
     ] {
         let path = format!("/inbox/{id}/{action}");
         let answer = call(&server, key, Method::POST, &path, Some(body.clone())).await;
-        assert_eq!(
-            (answer.0, answer.1["code"].as_str()),
-            (status, Some(code)),
-            "{body} {answer:?}"
-        );
+        refused(&answer, status, code);
     }
     let state = server.engine.requests().get(&id).await.unwrap();
     assert!(state.votes.is_empty() && state.comments.is_empty() && state.delegations.is_empty());
@@ -244,16 +249,16 @@ async fn bad_decisions_are_refused_and_write_nothing(kind: Kind) {
         [(&ann, "DECISION_EXISTS"), (&bob, "REQUEST_CLOSED"), (&zoe, "REQUEST_CLOSED")]
     {
         let late = call(&server, key, Method::POST, &path, Some(yes.clone())).await;
-        assert_eq!((late.0, late.1["code"].as_str()), (409, Some(code)));
+        refused(&late, 409, code);
     }
     let late = json!({ "to": "cy", "until": "2100-01-01T00:00:00Z" });
     let delegate = format!("/inbox/{id}/delegate");
     let late = call(&server, &bob, Method::POST, &delegate, Some(late)).await;
-    assert_eq!((late.0, late.1["code"].as_str()), (409, Some("REQUEST_CLOSED")));
+    refused(&late, 409, "REQUEST_CLOSED");
     let state = server.engine.requests().get(&id).await.unwrap();
     assert_eq!((state.votes.len(), state.delegations.len()), (1, 0));
     let missing = call(&server, &ann, Method::GET, "/inbox/nothing", None).await;
-    assert_eq!((missing.0, missing.1["code"].as_str()), (404, Some("REQUEST_NOT_FOUND")));
+    refused(&missing, 404, "REQUEST_NOT_FOUND");
 }
 
 async fn the_creator_of_a_key_cannot_approve_with_it(kind: Kind) {
@@ -272,7 +277,7 @@ async fn the_creator_of_a_key_cannot_approve_with_it(kind: Kind) {
     let own = opened(&flow, &server, "own", Request::to("role:cfo").requester("root")).await;
     let path = format!("/inbox/{own}/decide");
     let answer = call(&server, as_ann, Method::POST, &path, yes()).await;
-    assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+    refused(&answer, 403, "DECIDER_EXCLUDED");
     // Nor can the creator of a key that was used to create it, whether that key stood for a person or not.
     for subject in [None, Some(json!({ "id": "bob" }))] {
         let mut admin = json!({ "name": "y", "scopes": ["admin"] });
@@ -283,7 +288,7 @@ async fn the_creator_of_a_key_cannot_approve_with_it(kind: Kind) {
         let (status, last) = call(&server, &between, Method::POST, "/keys", Some(new)).await;
         assert_eq!(status, 200, "{last}");
         let answer = call(&server, last["key"].as_str().unwrap(), Method::POST, &path, yes()).await;
-        assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+        refused(&answer, 403, "DECIDER_EXCLUDED");
     }
     // A request of somebody else: the decision names the key.
     let other = opened(&flow, &server, "other", Request::to("role:cfo").requester("rae")).await;
@@ -334,14 +339,14 @@ async fn editors_cannot_approve_what_they_edited(kind: Kind) {
     for key in [&ann, &bob, &eve] {
         for (path, body) in [(&path, yes()), (&delegate, Some(mine.clone()))] {
             let answer = call(&server, key, Method::POST, path, body).await;
-            assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+            refused(&answer, 403, "DECIDER_EXCLUDED");
         }
     }
     // Somebody for whom another one decides, and who then writes the same document.
     assert_eq!(call(&server, &cy, Method::POST, &delegate, Some(mine)).await.0, 200);
     put(&cy, "i", "?keep=true", 2, 2).await;
     let answer = call(&server, &dan, Method::POST, &path, yes()).await;
-    assert_eq!((answer.0, answer.1["code"].as_str()), (403, Some("DECIDER_EXCLUDED")));
+    refused(&answer, 403, "DECIDER_EXCLUDED");
     assert!(server.engine.requests().get(&id).await.unwrap().votes.is_empty());
     let (status, view) = call(&server, &gus, Method::POST, &path, yes()).await;
     assert_eq!((status, &view["status"]), (200, &json!("approved")), "{view}");
@@ -353,7 +358,7 @@ async fn editors_cannot_approve_what_they_edited(kind: Kind) {
     let path = format!("/inbox/{id}/decide");
     for key in [&ann, &gus] {
         let answer = call(&server, key, Method::POST, &path, yes()).await;
-        assert_eq!((answer.0, answer.1["code"].as_str()), (409, Some("EDITORS_UNKNOWN")));
+        refused(&answer, 409, "EDITORS_UNKNOWN");
     }
     assert!(server.engine.requests().get(&id).await.unwrap().votes.is_empty());
 }
