@@ -11,9 +11,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use windlass::admin::Options as EngineOptions;
+use windlass::contracts::{ActionOutcome, Contracts};
 use windlass::{AnyError, Ctx, Engine, Store};
 use windlass_server::auth::Auth;
-use windlass_server::{Options, ServeOptions};
+use windlass_server::{Entry, Options, ServeOptions};
 
 use crate::schema::{self, Schema};
 
@@ -116,6 +117,36 @@ impl Server {
         serve: ServeOptions,
         around: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
     ) -> Self {
+        Self::start_from(kind, engine_options, serve, around, async |_| options).await
+    }
+
+    /// A server with the routes that programs add: those of agents and of contracts. Also returns the table of all
+    /// its routes.
+    pub(crate) async fn start_with_all_routes(kind: Kind, options: Options) -> (Self, Vec<Entry>) {
+        let mut table = Vec::new();
+        let build = async |engine: &Engine| {
+            let contracts = Contracts::builder();
+            let contracts =
+                contracts.action("ledger.post", Arc::new(|_| Ok(ActionOutcome::none())));
+            let contracts = contracts.open(engine.core()).await.expect("contracts open");
+            let contracts = windlass_server::contracts::routes(&contracts);
+            let routes = vec![windlass_server::llm::routes(), contracts];
+            let options = Options { routes, ..options };
+            table = windlass_server::route_list(&options);
+            options
+        };
+        let (engine_options, serve) = (EngineOptions::default(), ServeOptions::default());
+        let server = Self::start_from(kind, engine_options, serve, |store| store, build).await;
+        (server, table)
+    }
+
+    async fn start_from(
+        kind: Kind,
+        engine_options: EngineOptions,
+        serve: ServeOptions,
+        around: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+        options: impl AsyncFnOnce(&Engine) -> Options,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let schema = (kind == Kind::Postgres).then(Schema::new);
         let store: Arc<dyn Store> = match &schema {
@@ -136,6 +167,7 @@ impl Server {
         let engine = windlass::Builder::from(engine_options).start(around(store)).await;
         let engine = engine.expect("the engine starts");
         register(&engine);
+        let options = options(&engine).await;
         let router = windlass_server::router(&engine, options).expect("the options are fine");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
