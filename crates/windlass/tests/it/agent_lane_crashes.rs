@@ -209,7 +209,7 @@ impl BatchProvider for Outside {
             let view = self.view(batches.len(), &held);
             batches.push(held);
             // The first batch is the one of somebody else.
-            match self.habits.loses && batches.len() % 2 == 0 {
+            match self.habits.loses && batches.len().is_multiple_of(2) {
                 true => Err(ProviderError::new(ProviderErrorKind::UnknownOutcome, "lost")),
                 false => Ok(view),
             }
