@@ -360,7 +360,7 @@ impl Provider for Named {
     }
 
     fn batches(&self) -> Option<&dyn windlass::agents::BatchProvider> {
-        self.inner.batches()
+        Provider::batches(&*self.inner)
     }
 
     fn call<'a>(
