@@ -226,7 +226,7 @@ async fn root_spend(CallerEngine(engine): CallerEngine, Path(key): Path<String>)
     let run = engine.current(root).await?;
     if run.namespace != *engine.namespace() {
         let message = format!("there is no run {root}");
-        return Err(ApiError::not_found(ErrorCode::RunNotFound, message));
+        return Err(ApiError::not_found(ErrorCode::InstanceNotFound, message));
     }
     ok(&agents::root_spend_served(&engine, root).await?)
 }

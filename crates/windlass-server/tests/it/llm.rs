@@ -90,7 +90,7 @@ async fn operators_see_and_change_what_calls_cost(kind: Kind) {
         ("/spend?day=1", (400, "INVALID_QUERY")),
         ("/spend?from=yesterday", (400, "INVALID_QUERY")),
         ("/spend?to=2026-13-01", (400, "INVALID_QUERY")),
-        ("/spend/0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10", (404, "RUN_NOT_FOUND")),
+        ("/spend/0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10", (404, "INSTANCE_NOT_FOUND")),
     ] {
         assert_error(server.get(path).await, expect);
     }

@@ -144,7 +144,8 @@ impl AgentProgram {
         let state: Option<LaneState> = state.and_then(|body| body.read().ok());
         // Nothing is known about a new lane. Most batches end within an hour.
         let p90 = state.and_then(|state| state.p90()).unwrap_or(Duration::from_secs(3_600));
-        Ok(share < p90)
+        // Durations are in whole seconds, so those of a fast lane may be zero.
+        Ok(share.is_zero() || share < p90)
     }
 
     /// Asks the lane, in the commit of the intent or of a further attempt.
