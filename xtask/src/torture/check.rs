@@ -192,7 +192,7 @@ fn check_effects(lines: &[Line], runs: &BTreeMap<String, FinalRun>, findings: &m
                 check_effect(effect, is_late, progress, findings);
                 last_key.insert(&effect.run, &effect.run_key);
             }
-            Entry::Call { .. } | Entry::Fault { .. } => {}
+            Entry::Call { .. } | Entry::Fault { .. } | Entry::Ready { .. } => {}
         }
     }
     for (name, key) in last_key {
