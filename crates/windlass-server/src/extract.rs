@@ -129,6 +129,7 @@ pub(crate) struct RowHooks {
     caller: Arc<Caller>,
 }
 
+#[cfg_attr(not(feature = "contracts"), allow(dead_code, reason = "only contracts have such lists"))]
 impl RowHooks {
     pub(crate) fn new(app: &App, caller: &Arc<Caller>) -> Self {
         Self { app: app.clone(), caller: Arc::clone(caller) }

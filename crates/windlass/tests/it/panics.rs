@@ -163,24 +163,16 @@ async fn heartbeats_are_written_after_a_panic(h: Arc<Harness>) {
     let gate = PanickingHeartbeat(Arc::clone(&left));
     let (engine, _beside) =
         h.engine_behind(|store| Arc::new(GatedStore::with_gate(store, gate))).await;
-    let told = Arc::new(tokio::sync::Notify::new());
-    let (end, beats) = (Arc::clone(&told), Counts::new());
+    let beats = Counts::new();
     let counts = beats.clone();
     let beat = move |context: TaskContext, (): ()| {
-        let (end, counts) = (Arc::clone(&end), counts.clone());
+        let counts = counts.clone();
         async move {
-            let ended = std::pin::pin!(end.notified());
-            let beat = std::pin::pin!(async {
-                loop {
-                    context.heartbeat_with(&counts.hit("beats"))?;
-                    tokio::task::yield_now().await;
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            });
-            match futures::future::select(ended, beat).await {
-                futures::future::Either::Left(_) => ok(()),
-                futures::future::Either::Right((failed, _)) => failed,
+            while counts.get("end") == 0 {
+                context.heartbeat_with(&counts.hit("beats"))?;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
+            ok(())
         }
     };
     engine.activity("beat", beat).unwrap();
@@ -200,7 +192,7 @@ async fn heartbeats_are_written_after_a_panic(h: Arc<Harness>) {
         tasks.iter().any(|task| task.heartbeat.is_some())
     })
     .await;
-    told.notify_one();
+    beats.hit("end");
     run.result().await.unwrap();
     assert!(engine.admin().metrics().service_panics.get() >= 1);
 }
