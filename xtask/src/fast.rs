@@ -42,6 +42,7 @@ const SLOW: &[Slow] = &[
             "::postgres",
             "agent_reach::",
             "carried::",
+            "compile_errors::",
             "contracts_crashes::",
             "contracts_races::",
             "examples::",

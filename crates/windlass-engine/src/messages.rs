@@ -16,7 +16,7 @@ use crate::turn::refusal;
 /// How often a message is sent again because its run was replaced meanwhile.
 const RESOLVE_MAX: u32 = 5;
 
-/// What the ids of the engine's own messages begin with. A sender that could use such an id could keep a
+/// The prefix of the ids of the engine's own messages. A sender that could use such an id could keep a
 /// result, a decision or an event by key from a run, which accepts each id once.
 const OWN_IDS: [&str; 6] = ["activity:", "child:", "control:", "effect:", "key:", "request:"];
 

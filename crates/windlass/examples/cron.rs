@@ -7,8 +7,8 @@ use std::time::Duration;
 use windlass::{Ctx, Engine, Result};
 
 async fn report(ctx: Ctx, team: String) -> Result<String> {
-    let slot = ctx.run().id.clone();
-    let line = async || Ok(format!("report for {team}, {slot}"));
+    let firing = ctx.run().id.clone();
+    let line = async || Ok(format!("report for {team}, {firing}"));
     let line = ctx.step("write", line).await?;
     println!("{line}");
     Ok(line)

@@ -213,11 +213,11 @@ impl Pending {
         self.record = Some(record.into_iter().map(keyed).collect());
     }
 
-    /// Loads the rows of a machine that was restored from its snapshot. `told` has the carried steps
+    /// Loads the rows of a machine that was restored from its snapshot. `delivered` has the carried steps
     /// whose results the machine has received.
-    pub(crate) fn restore(&mut self, carried: Vec<Step>, rows: Vec<Step>, told: &[String]) {
-        let was_told = |step: &Step| told.iter().any(|key| key == step.step_key.as_str());
-        let (known, carried): (Vec<Step>, Vec<Step>) = carried.into_iter().partition(was_told);
+    pub(crate) fn restore(&mut self, carried: Vec<Step>, rows: Vec<Step>, delivered: &[String]) {
+        let was_delivered = |step: &Step| delivered.iter().any(|key| key == step.step_key.as_str());
+        let (known, carried): (Vec<Step>, Vec<Step>) = carried.into_iter().partition(was_delivered);
         for step in rows.into_iter().chain(known) {
             let Some(kind) = Kind::parse(&step.kind) else { continue };
             let id = id_of(step.step_key.as_str()).to_owned();

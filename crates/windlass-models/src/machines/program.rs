@@ -171,8 +171,8 @@ impl MachineProgram {
             return Ok(());
         }
         self.keep(turn, work).map_err(TurnError::Blocked)?;
-        let told = std::mem::replace(&mut work.draft, turn.draft());
-        turn.commit(told).await?;
+        let recorded = std::mem::replace(&mut work.draft, turn.draft());
+        turn.commit(recorded).await?;
         turn.metrics().tasks_dead.add(std::mem::take(&mut work.dead));
         work.draft = turn.draft();
         Ok(())

@@ -29,13 +29,13 @@ impl MachineProgram {
     /// The next message for the machine. A message about a request is one only if the request has ended.
     pub(crate) fn next_message(&self, turn: &mut Turn) -> Option<Message> {
         use MessageKind::{ActivityResult, ChildResult, Decision, Event, Signal};
-        let told = |message: &&Message| match message.kind {
+        let is_for_machine = |message: &&Message| match message.kind {
             ActivityResult | ChildResult | Signal | Event => true,
             Decision => RequestMessage::of(message)
                 .is_some_and(|named| self.requests.message(&named.request) == Some(message.seq)),
             _ => false,
         };
-        let seq = turn.mailbox.values().find(told)?.seq;
+        let seq = turn.mailbox.values().find(is_for_machine)?.seq;
         turn.mailbox.remove(&seq)
     }
 

@@ -11,8 +11,8 @@ use super::machine::Input;
 use super::pending::{Entry, Kind, nondeterminism};
 use super::program::MachineProgram;
 
-// The recorded inputs of the machine.
-enum Told {
+// An input that the machine got before.
+enum RecordedInput {
     Settled(Box<Step>),
     Signal(WorkflowSignal),
 }
@@ -42,37 +42,37 @@ impl MachineProgram {
             }
         }
         let signals = turn.consumed(&[MessageKind::Signal, MessageKind::Event]).await?;
-        let mut told: Vec<(Timestamp, Told)> = Vec::new();
+        let mut inputs: Vec<(Timestamp, RecordedInput)> = Vec::new();
         for message in signals {
             let at = message.consumed.as_ref().map_or(Timestamp::ZERO, |consumed| consumed.at);
-            told.push((at, Told::Signal(signal_of(&message))));
+            inputs.push((at, RecordedInput::Signal(signal_of(&message))));
         }
         for step in own.iter().filter(|step| has_callback(step)) {
-            told.push((step.updated_at, Told::Settled(Box::new(step.clone()))));
+            inputs.push((step.updated_at, RecordedInput::Settled(Box::new(step.clone()))));
         }
-        told.sort_by_key(|(at, _)| *at);
+        inputs.sort_by_key(|(at, _)| *at);
         self.pending.shutdown = false;
         self.pending.begin_replay(carried, own);
-        self.tell_again(told).map_err(TurnError::Blocked)?;
+        self.replay_inputs(inputs).map_err(TurnError::Blocked)?;
         self.look_at_all(turn);
         Ok(())
     }
 
-    fn tell_again(&mut self, told: Vec<(Timestamp, Told)>) -> Result<(), Error> {
-        let mut heard_cancel = false;
-        self.hear(Input::Start)?;
-        self.hear_carried()?;
-        for (_, told) in told {
-            let input = match told {
-                Told::Signal(signal) => {
+    fn replay_inputs(&mut self, inputs: Vec<(Timestamp, RecordedInput)>) -> Result<(), Error> {
+        let mut has_cancel = false;
+        self.deliver(Input::Start)?;
+        self.deliver_carried()?;
+        for (_, recorded) in inputs {
+            let input = match recorded {
+                RecordedInput::Signal(signal) => {
                     let cancel = signal.signal_type == signal_types::CANCEL;
-                    if cancel && std::mem::replace(&mut heard_cancel, true) {
+                    if cancel && std::mem::replace(&mut has_cancel, true) {
                         continue;
                     }
                     self.pending.shutdown |= signal.signal_type == signal_types::SHUTDOWN;
                     Input::Signal(signal)
                 }
-                Told::Settled(step) => {
+                RecordedInput::Settled(step) => {
                     let key = step.step_key.as_str();
                     let Some(entry) = self.pending.open.remove(key) else {
                         return Err(nondeterminism(format!(
@@ -83,20 +83,20 @@ impl MachineProgram {
                     input_of(&entry, &step)?
                 }
             };
-            self.hear(input)?;
-            self.hear_carried()?;
+            self.deliver(input)?;
+            self.deliver_carried()?;
         }
         self.pending.end_replay()
     }
 
-    fn hear_carried(&mut self) -> Result<(), Error> {
+    fn deliver_carried(&mut self) -> Result<(), Error> {
         while let Some((entry, step)) = self.pending.next_carried() {
-            self.hear(input_of(&entry, &step)?)?;
+            self.deliver(input_of(&entry, &step)?)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, input: Input) -> Result<(), Error> {
+    fn deliver(&mut self, input: Input) -> Result<(), Error> {
         debug_assert!(self.pending.is_replaying(), "live callbacks are recorded");
         let answer = self.machine.tell(input)?;
         self.pending.plan(answer).map(|_| ())

@@ -2,6 +2,7 @@
 //! reason, nothing is lost, and the right code carries it on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -161,12 +162,18 @@ async fn a_timer_of_tokio_is_foreign(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine
         .workflow("timer", |ctx: Ctx, (): ()| async move {
+            let begun = AtomicBool::new(false);
             let body = async || {
+                begun.store(true, Ordering::Release);
                 futures::future::pending::<()>().await;
                 ok(())
             };
-            // Long enough for the step to begin: then only the timer wakes the code.
-            let timer = tokio::time::sleep(Duration::from_secs(2));
+            // Until the step has begun: then only the timer wakes the code.
+            let timer = async {
+                while !begun.load(Ordering::Acquire) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
             tokio::select! { biased; () = timer => {}, done = ctx.step("slow", body) => done? }
             ok(())
         })

@@ -27,6 +27,7 @@ mod api;
 mod carried;
 mod changes;
 mod children;
+mod compile_errors;
 mod contracts;
 mod contracts_cases;
 mod contracts_crashes;

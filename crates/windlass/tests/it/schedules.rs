@@ -1,4 +1,4 @@
-//! Schedules: once a slot, visible, paused and ended by hand.
+//! Schedules: once a firing, visible, paused and ended by hand.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use windlass::{Ctx, Engine};
 
 use crate::harness::{Counts, Harness, Kind, ok, on_every_store, until};
 
-on_every_store!(a_schedule_starts_a_run_once_a_slot);
+on_every_store!(a_schedule_starts_a_run_once_a_firing);
 
-// Ids of the runs that slots have started.
+// Ids of the runs that firings have started.
 async fn started(engine: &Engine) -> Vec<String> {
     let mut query = RunsQuery::all(engine.admin().options().namespace.clone(), 100);
     query.workflow = Some(WorkflowName::new("tick").unwrap());
@@ -19,7 +19,7 @@ async fn started(engine: &Engine) -> Vec<String> {
     runs.iter().map(|run| run.id.to_string()).collect()
 }
 
-async fn a_schedule_starts_a_run_once_a_slot(h: Arc<Harness>) {
+async fn a_schedule_starts_a_run_once_a_firing(h: Arc<Harness>) {
     let counts = Counts::new();
     // Where several processes can share the store, two of them serve the schedule.
     let engines = match h.kind {
@@ -42,7 +42,7 @@ async fn a_schedule_starts_a_run_once_a_slot(h: Arc<Harness>) {
         assert_eq!(error.code(), "INVALID_SCHEDULE");
     }
     let engine = &engines[0];
-    until("three slots have been served", || async { started(engine).await.len() >= 3 }).await;
+    until("three firings have started runs", || async { started(engine).await.len() >= 3 }).await;
     let schedules = engine.admin().schedules().await.unwrap();
     let names: Vec<&str> = schedules.iter().map(|schedule| &*schedule.name).collect();
     assert_eq!(names, ["often", "nightly"]);
@@ -71,10 +71,11 @@ async fn a_schedule_starts_a_run_once_a_slot(h: Arc<Harness>) {
     );
 
     let ids = started(engine).await;
-    let slots: BTreeSet<&String> = ids.iter().collect();
-    assert_eq!(slots.len(), ids.len(), "{ids:?}");
+    let distinct: BTreeSet<&String> = ids.iter().collect();
+    assert_eq!(distinct.len(), ids.len(), "{ids:?}");
     for id in &ids {
-        until("the slot's run is done", || async { counts.get(&format!("a {id}")) > 0 }).await;
+        until("the run of the firing is done", || async { counts.get(&format!("a {id}")) > 0 })
+            .await;
         assert_eq!(counts.get(&format!("a {id}")), 1, "{id}");
     }
 }

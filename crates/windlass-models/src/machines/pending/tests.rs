@@ -393,14 +393,14 @@ fn a_snapshot_knows_its_rows() {
     use StepStatus::{Completed, Pending as Open};
     let of = |key: &str, status| row(key, Kind::Activity, status, PAY);
     let mut pending = pending();
-    let earlier = vec![of("told", Completed), of("untold", Completed)];
+    let earlier = vec![of("delivered", Completed), of("pending", Completed)];
     let rows = vec![of("open", Open), of("over#3", Completed)];
-    pending.restore(earlier, rows, &["told".to_owned()]);
+    pending.restore(earlier, rows, &["delivered".to_owned()]);
     assert_eq!(pending.open.keys().map(|key| &**key).collect::<Vec<_>>(), ["open"]);
     check(&mut pending, vec![activity("open")], "!there is an activity \"open\" already");
     check(&mut pending, vec![activity("over")], "activity over#4");
-    check(&mut pending, vec![activity("untold")], "");
-    check(&mut pending, vec![activity("told")], "!would be number 6");
+    check(&mut pending, vec![activity("pending")], "");
+    check(&mut pending, vec![activity("delivered")], "!would be number 6");
     assert!(pending.is_working());
 }
 
