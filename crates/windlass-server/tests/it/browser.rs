@@ -272,6 +272,42 @@ async fn first_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_open_what_is_far_down() {
+    with_timeout(links()).await;
+}
+
+async fn links() {
+    let site =
+        Site::start(|world| Options { auth: Auth::LoopbackAs(fay()), ..world.options() }).await;
+    let engine = &site.world.engine;
+    let wide = engine.remote_workflow::<u32, usize>("fan-out").unwrap();
+    wide.start(1_100).id("wide").await.unwrap().result().await.unwrap();
+    for n in 0..120 {
+        let url = format!("{}/api/records/carts/cart-{n:03}", site.origin);
+        let body = format!("{{\"number\":\"number {n}\"}}");
+        let request = http_client().put(url).header("if-none-match", "*").body(body);
+        let request = request.header("content-type", "application/json");
+        assert!(request.send().await.unwrap().status().is_success());
+    }
+    let browser = Browser::open(1280, 900).await;
+    // Both are on a page that the view does not read at first.
+    browser.goto(&format!("{}/ui/runs/fan-out/wide?step=square-1090", site.origin)).await;
+    let opened =
+        "return document.querySelector('section[aria-label=\"Step square-1090\"]') !== null";
+    browser.until("the step is open", opened).await;
+    browser.goto(&format!("{}/ui/runs/fan-out/wide?step=square-9999", site.origin)).await;
+    browser.until_text("The run has no step square-9999").await;
+    browser.goto(&format!("{}/ui/records?collection=carts&id=cart-119", site.origin)).await;
+    browser.until_text("number 119").await;
+    // A filter of the address is shown.
+    browser.goto(&format!("{}/ui/runs?model=steps", site.origin)).await;
+    browser.until_text("model steps").await;
+    assert_eq!(browser.errors().await, Vec::<String>::new());
+    browser.close().await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_are_kept_and_acts_have_the_filter_of_the_list() {
     with_timeout(edits()).await;
 }
