@@ -110,7 +110,7 @@ async fn actions_that_write_one_record_or_a_reserved_one_stop_the_run(h: Arc<Har
     submitted(&contracts, "a", 10).await;
     let error = failed(&contracts, "a").await;
     assert_eq!(error["name"], "ACTION_FAILED", "{error}");
-    assert!(error["message"].as_str().unwrap().contains("twice"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("two actions of one turn"), "{error}");
     assert!(engine.records::<u32>("ledger").get("x").await.unwrap().is_none());
     publish(&contracts, slot(json!([action("one", json!({"as": "'own'"}))]), json!([]))).await;
     submitted(&contracts, "b", 10).await;
@@ -215,6 +215,8 @@ async fn a_document_that_nobody_can_approve_can_be_cancelled(h: Arc<Harness>) {
 async fn drift_that_nothing_amends_stops_the_run(h: Arc<Harness>) {
     let mut strict = serde_json::to_value(contract()).unwrap();
     strict["slots"][1]["onDrift"] = json!("fail");
+    // Something else must lead to the state of an amendment.
+    strict["transitions"][2]["reject"] = json!("amended");
     let strict: LifecycleContract = serde_json::from_value(strict).unwrap();
     let (_engine, contracts) = open(&h, &strict).await;
     submitted(&contracts, "a", 10).await;
@@ -222,7 +224,7 @@ async fn drift_that_nothing_amends_stops_the_run(h: Arc<Harness>) {
     contracts.edit(TYPE, "a", 1, &invoice(11), &person("rita"), None).await.unwrap();
     let error = failed(&contracts, "a").await;
     assert_eq!(error["name"], "WORKFLOW_VERSION_DRIFT", "{error}");
-    refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalStale);
+    refused(approve(&contracts, &request, "fay").await, ErrorCode::ApprovalWithdrawn);
     // A retry cannot help, so it fails with the same reason.
     let before = contracts.run(TYPE, "a").await.unwrap();
     contracts.advance_again(TYPE, "a").await.unwrap();

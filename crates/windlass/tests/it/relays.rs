@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use windlass::kernel::{ErrorCode, Query, TasksQuery};
+use windlass::kernel::{ErrorCode, Limits, Query, TasksQuery};
 use windlass::relays::{
     HookError, NoopTerminalHook, RelayError, RelayStep, RunOutcome, RunSpec, RunState, Signal,
     StepOutcome, StepRunner, TerminalHook, TerminalStatus, Typed, TypedOutcome, TypedRunner,
@@ -608,15 +608,18 @@ async fn limits_are_named(h: Arc<Harness>) {
     assert_eq!(error.code(), "INVALID_DURATION");
 }
 
+/// The most bytes of an effect with its policy.
+const EFFECT_BYTES_MAX: usize = Limits::DEFAULT.task_bytes_max;
+
 /// Stores more than a commit takes, notes what it is told, and goes on.
 struct Greedy(Arc<Mutex<Vec<String>>>);
 
 impl StepRunner for Greedy {
     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
-        let (none, large) = (windlass::RetryPolicy::none(), "x".repeat(1_048_576));
+        let (none, large) = (windlass::RetryPolicy::none(), "x".repeat(EFFECT_BYTES_MAX));
         // With a short policy it would fit.
         let long = windlass::RetryPolicy::listed(vec![Duration::from_secs(60); 64]);
-        let fits = "x".repeat(1_048_576 - 200);
+        let fits = "x".repeat(EFFECT_BYTES_MAX - 200);
         let mut refused = vec![
             step.effects.enqueue("mail", &large, none.clone()).unwrap_err(),
             step.effects.enqueue("mail", &fits, long).unwrap_err(),
@@ -639,8 +642,10 @@ async fn too_many_effects_are_refused_by_the_step(h: Arc<Harness>) {
     until("the mail is sent", || async { counts.get("fits") == 1 }).await;
     let refused = seen.lock().clone();
     assert_eq!(refused.len(), 3);
-    assert!(refused[0].contains("at most 1048576 are allowed [INVALID_SIZE]"), "{refused:?}");
-    assert!(refused[1].contains("1048378 of them its input"), "{refused:?}");
+    let limit = format!("at most {EFFECT_BYTES_MAX} are allowed [INVALID_SIZE]");
+    assert!(refused[0].contains(&limit), "{refused:?}");
+    let input = format!("{} of them its input", EFFECT_BYTES_MAX - 198);
+    assert!(refused[1].contains(&input), "{refused:?}");
     assert!(refused[2].contains("at most 8388608 are allowed"), "{refused:?}");
 }
 

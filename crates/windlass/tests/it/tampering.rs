@@ -5,9 +5,11 @@ use std::sync::Arc;
 use windlass::Ctx;
 use windlass::admin::Options;
 use windlass::kernel::{Body, ModelName, OnEnd, QueueName, RouteName, WorkflowName};
+use windlass::relays::NoopTerminalHook;
 use windlass_engine::StartRun;
 
-use crate::harness::{Harness, Kind, ok, on_every_store};
+use crate::harness::{Counts, Harness, Kind, ok, on_every_store};
+use crate::relays::Script;
 
 on_every_store!(
     a_changed_queue_or_label_is_found,
@@ -49,14 +51,21 @@ async fn a_changed_queue_or_label_is_found(h: Arc<Harness>) {
 
 async fn changed_headers_or_a_changed_end_task_are_found(h: Arc<Harness>) {
     let engine = h.engine_with(|options| Options { background: false, ..options }).await;
-    engine.workflow("w", async |_: Ctx, (): ()| ok(())).unwrap();
-    let name = WorkflowName::new("w").unwrap();
-    let mut start = StartRun::new(name, ModelName::from_stored("steps"), Body::json("null"));
-    let (queue, route) = (QueueName::default_queue(), RouteName::from_stored("told"));
+    // Only runs of relays have headers; a relay sets the task of the end itself.
+    let _relay = engine.relay("w", Script(Counts::new()), NoopTerminalHook).build().unwrap();
+    engine.workflow("s", async |_: Ctx, (): ()| ok(())).unwrap();
+    let start = |workflow: &str, model| {
+        let name = WorkflowName::new(workflow).unwrap();
+        StartRun::new(name, ModelName::from_stored(model), Body::json("null"))
+    };
+    let mut relay = start("w", "relays");
+    relay.headers = Some(r#"{"x-tenant":"ann"}"#.into());
+    engine.core().start_run(relay).await.unwrap();
+    let (queue, route) = (QueueName::default_queue(), RouteName::from_stored("end"));
     let body = serde_json::value::to_raw_value("ann").unwrap();
-    start.headers = Some(r#"{"x-tenant":"ann"}"#.into());
-    start.on_end = Some(OnEnd { queue, name: route, body }.to_json().unwrap());
-    engine.core().start_run(start).await.unwrap();
+    let mut steps = start("s", "steps");
+    steps.on_end = Some(OnEnd { queue, name: route, body }.to_json().unwrap());
+    engine.core().start_run(steps).await.unwrap();
     let flaws = async || {
         let report = engine.admin().verify().await.unwrap();
         report.flaws.iter().map(|flaw| flaw.what.clone()).collect::<Vec<_>>()
