@@ -102,7 +102,7 @@ pub trait Tool: Send + Sync + 'static {
 /// The call that a tool serves.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
-    /// The id of the call: the same in every attempt and in every generation of the run.
+    /// The id of the call: the same in every attempt and every retry of the run. A restart begins with others.
     pub call_id: ToolCallId,
     /// The provider's id of the call.
     pub tool_use_id: String,
@@ -110,7 +110,8 @@ pub struct ToolContext {
     pub run_id: String,
 }
 
-/// The id of a tool call. It is the same in every attempt, so it can be an idempotency key.
+/// The id of a tool call. It is the same in every attempt and every retry of a run, so it can be an
+/// idempotency key. After a restart of the run the calls are others and have other ids.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ToolCallId(String);
 
