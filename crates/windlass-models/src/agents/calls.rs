@@ -14,7 +14,7 @@ use super::description::{TOOL, TOOL_COMPLETED, TOOL_FAILED, TOOL_RECORDED, TOOL_
 use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
 use super::request::{ToolResult, ToolUse};
 use super::state::steps_of;
-use super::tool::{self, CallEnd, Probe};
+use super::tool::{self, CallEnd, Probe, ToolCallId};
 use super::workflow::Step;
 use crate::kit;
 
@@ -62,7 +62,7 @@ impl AgentProgram {
             rows.push(row);
         }
         let ids = uses.iter().enumerate();
-        let ids = ids.map(|(index, u)| tool::context(&run, batch, index, u).call_id.to_string());
+        let ids = ids.map(|(index, _)| ToolCallId::new(&run, batch, index).to_string());
         let mut payload = json!({
             "continuation_id": format!("tools:{batch}"), "output_key": output_key,
             "tools": uses.iter().map(|u| self.agent.tools.shown(&u.name)).collect::<Vec<_>>(),
@@ -191,7 +191,7 @@ impl AgentProgram {
                 results[index] = Some(result);
                 continue;
             }
-            let context = tool::context(&run, batch, index, tool_use);
+            let context = tool::context(&run, turn.run.id.as_str(), batch, index, tool_use);
             let (agent, env) = (&agent, &env);
             calls.push(async move {
                 let probed = match receipt {

@@ -329,7 +329,7 @@ pub async fn dispatch_tool_uses(
     uses: &[ToolUse],
 ) -> Result<Vec<ToolResult>, AnyError> {
     let calls = uses.iter().enumerate().map(|(index, tool_use)| {
-        let context = context(run_id, batch, index, tool_use);
+        let context = context(run_id, run_id, batch, index, tool_use);
         async move {
             let output = match tools.call(env, context, tool_use).await? {
                 CallEnd::Output(output) => output,
@@ -346,11 +346,18 @@ pub async fn dispatch_tool_uses(
     futures::future::join_all(calls).await.into_iter().collect()
 }
 
-pub(crate) fn context(run: &str, batch: u64, index: usize, tool_use: &ToolUse) -> ToolContext {
+/// `run` names the run with its namespace, so that no other run has the same call ids.
+pub(crate) fn context(
+    run: &str,
+    run_id: &str,
+    batch: u64,
+    index: usize,
+    tool_use: &ToolUse,
+) -> ToolContext {
     ToolContext {
         call_id: ToolCallId::new(run, batch, index),
         tool_use_id: tool_use.id.clone(),
-        run_id: run.to_owned(),
+        run_id: run_id.to_owned(),
     }
 }
 

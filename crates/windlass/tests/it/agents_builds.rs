@@ -62,6 +62,8 @@ async fn later_end(workflow: &mut Workflow, next: Continuation) -> CallResult {
     Ok(next.halt())
 }
 
+type Upcaster = fn(&mut Map<String, Value>) -> Result<(), windlass::AnyError>;
+
 fn renames(env: &mut Map<String, Value>) -> Result<(), windlass::AnyError> {
     let n = env.remove("n").ok_or_else(|| windlass::AnyError::msg("there is no n"))?;
     env.insert("count".to_owned(), n);
@@ -101,7 +103,7 @@ async fn an_upcaster_prepares_the_env_of_a_stored_run(h: Arc<Harness>) {
         let missing: Vec<_> = unfit.iter().map(|unfit| lacks(&unfit.error)).collect();
         assert_eq!(missing, [true], "{name}: the build has no upcaster");
         // An upcaster that does not fit is found too, except where branches still change the env.
-        let broken: [fn(&mut Map<String, Value>) -> Result<(), windlass::AnyError>; 2] =
+        let broken: [Upcaster; 2] =
             [|_| Err(windlass::AnyError::msg("planned")), |env| panic!("{} keys", env.len())];
         for upcaster in broken {
             let broken = new().functions(|functions| {

@@ -155,6 +155,7 @@ impl Tool for Shaky {
     }
 
     async fn call(&self, context: ToolContext, _: Self::Input) -> Result<ToolOutput, AnyError> {
+        assert_eq!(context.run_id, "c");
         let mut ids = self.0.lock();
         ids.push(context.call_id.to_string());
         match ids.len() {
