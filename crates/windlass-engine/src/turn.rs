@@ -284,7 +284,8 @@ impl Turn {
     }
 
     /// Processes the answer to a commit. A conflict means that the turn is lost, unless it is about
-    /// a record: then the turn is still held, and the caller reads the record and decides again.
+    /// a record or about a run that the commit creates: then the turn is still held. The caller reads the
+    /// record and decides again; a run that exists fails the run that was to create it.
     pub fn answered(
         &mut self,
         answer: Result<Committed, CommitError>,
@@ -306,9 +307,10 @@ impl Turn {
                 }
                 Ok(Ok(committed))
             }
-            // A record that is not as expected says nothing about the hold: it is handled as a refusal.
+            // A record that is not as expected says nothing about the hold, and neither does a run that the
+            // commit was to create and that exists: both are handled as refusals.
             Err(CommitError::Conflict(conflict))
-                if !matches!(conflict, Conflict::Record { .. }) =>
+                if !matches!(conflict, Conflict::Record { .. } | Conflict::RunExists { .. }) =>
             {
                 tracing::debug!(run_key = %self.run.run_key, %conflict, "lost a turn to another worker");
                 Err(TurnError::Lost)
@@ -341,6 +343,10 @@ impl Turn {
         if std::mem::take(&mut self.row.stale) {
             let overview = self.runner.core.store.run_overview_by_key(self.run.run_key).await;
             let mut run = overview.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
+            let taken = run.turn.hold().is_some_and(|hold| hold != self.hold);
+            if taken || run.status.is_ended() {
+                return Err(TurnError::Lost);
+            }
             self.runner.core.fill_run(&mut run).await.map_err(TurnError::Store)?;
             *self.run = run;
             self.row.released = false;

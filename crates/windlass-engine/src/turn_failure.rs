@@ -41,6 +41,11 @@ pub(crate) async fn fail(runner: &Arc<TurnRunner>, mut turn: Turn, error: TurnEr
         }
         TurnError::Store(error) | TurnError::Blocked(error) => error,
     };
+    // Another worker may have taken the turn and created the run that exists.
+    if error.code() == ErrorCode::RunExists && matches!(turn.refresh().await, Err(TurnError::Lost))
+    {
+        return release(runner, run_key, turn.hold).await;
+    }
     log_blocked(runner, run_key, turn.run.workflow.as_str(), &error);
     match block(runner, &mut turn, &error).await {
         Ok(()) => {}
@@ -229,8 +234,13 @@ async fn block(runner: &Arc<TurnRunner>, turn: &mut Turn, error: &Error) -> Resu
             applied => return applied.map(|_| ()),
         }
     }
-    if error.code() == ErrorCode::CauseNotFound {
-        return fail_run(turn, "CauseNotFound", error.message()).await;
+    match error.code() {
+        ErrorCode::CauseNotFound => {
+            return fail_run(turn, "CauseNotFound", error.message()).await;
+        }
+        // The name of a child is taken, and stays taken.
+        ErrorCode::RunExists => return fail_run(turn, "RunExists", error.message()).await,
+        _ => {}
     }
     // Without the source: it can quote bodies, and the ledger keeps none. The log has all of it.
     let text = error.to_string();

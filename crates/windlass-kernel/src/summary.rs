@@ -108,9 +108,11 @@ pub struct MapDiff {
     pub removed: usize,
     /// How many keys have another value, listed or not.
     pub modified: usize,
-    /// Whether some changes are not listed.
+    /// Whether some changes are not listed. Not written if all are.
+    #[serde(default, skip_serializing_if = "is_false")]
     pub truncated: bool,
-    /// How many changes are not listed.
+    /// How many changes are not listed. Not written if all are.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub omitted: usize,
     /// The digest of the whole map before.
     pub before_digest: SetsumDigest,
@@ -120,6 +122,14 @@ pub struct MapDiff {
     pub before_keys: usize,
     /// How many keys the map has after.
     pub after_keys: usize,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl MapDiff {

@@ -57,8 +57,8 @@ pub use figures::{
     root_spend_served, spend,
 };
 pub use inspect::{
-    CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations, response_at,
-    transcripts,
+    CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations,
+    load_root_workflow_events, load_workflow_event, load_workflow_events, response_at, transcripts,
 };
 pub use lane::{
     BatchInfo, BatchRetry, Deadline, LANE_MEMBERS_MAX, LANES, Lane, LaneInfo, LaneOptions,
@@ -88,6 +88,7 @@ pub use trampoline::{
     WorkflowStepOutcome,
 };
 pub use transcript::{TRANSCRIPT_ITEMS_MAX, Transcript};
+pub use windlass_kernel::inspect::EventRecord;
 pub use windlass_kernel::request::{Request as HumanRequest, RequestOutcome};
 pub use wire::{Item, user_text};
 pub use workflow::{DEFERRED_MAX, Workflow};

@@ -7,10 +7,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use serde::Serialize;
-use windlass_engine::{Engine, ModelDescription, RecordChange, StartRun, Started};
+use windlass_engine::{Engine, ModelDescription, RecordChange, StartEvent, StartRun, Started};
 use windlass_kernel::{
-    Body, BoxFuture, Error, ErrorCode, ErrorKind, Expect, IntoDuration, LimitKey, Limits,
-    ModelName, OnExisting, Query, RunId, RunStatus, RunsQuery, Timestamp, WorkflowName,
+    Body, BoxFuture, CausalRef, Error, ErrorCode, ErrorKind, Expect, IntoDuration, LimitKey,
+    Limits, ModelName, OnExisting, Query, RunId, RunStatus, RunsQuery, Timestamp, WorkflowName,
 };
 
 use crate::run::{RunHandle, check_body, invalid};
@@ -147,6 +147,7 @@ impl<I, O> WorkflowRef<I, O> {
             limit_key: None,
             on_existing: OnExisting::Return,
             records: Ok(Vec::new()),
+            events: Vec::new(),
         }
     }
 
@@ -256,6 +257,24 @@ pub struct Start<I, O> {
     pub(crate) limit_key: Option<String>,
     pub(crate) on_existing: OnExisting,
     pub(crate) records: Result<Vec<RecordChange>, Error>,
+    pub(crate) events: Vec<CustomEvent>,
+}
+
+/// An event of the caller that follows the first event of the run.
+pub(crate) struct CustomEvent {
+    event_type: String,
+    payload: Result<serde_json::Value, serde_json::Error>,
+    cause: Option<CausalRef>,
+}
+
+impl CustomEvent {
+    fn checked(self, limits: &Limits) -> Result<StartEvent, Error> {
+        let payload = self.payload.map_err(|source| {
+            let message = "the payload of an event cannot be written as JSON";
+            invalid(ErrorCode::InvalidEventPayload, message).with_source(source)
+        })?;
+        StartEvent::custom(&self.event_type, 1, payload, self.cause, limits)
+    }
 }
 
 pub(crate) enum Due {
@@ -399,6 +418,49 @@ impl<I, O> Start<I, O> {
         self.change(writable)
     }
 
+    /// Records an event in the ledger of the run, in the commit that creates it and after `workflow.enqueued`.
+    /// A start that finds its run does not record it again.
+    ///
+    /// ```
+    /// # async fn example(orders: windlass::WorkflowRef<String, String>) -> windlass::Result<()> {
+    /// let source = serde_json::json!({ "source": "mail" });
+    /// orders.start("A-42".into()).id("order-A-42").event("order.received", &source).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn event<T: Serialize + ?Sized>(self, event_type: impl Into<String>, payload: &T) -> Self {
+        self.custom_event(event_type.into(), payload, None)
+    }
+
+    /// As [`Start::event`], with a cause other than the event before it. The start fails if there is no such run
+    /// or event.
+    ///
+    /// ```
+    /// # async fn example(
+    /// #     orders: windlass::WorkflowRef<String, String>, cause: windlass::kernel::CausalRef,
+    /// # ) -> windlass::Result<()> {
+    /// orders.start("A-42".into()).event_caused_by("order.received", &(), cause).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn event_caused_by<T: Serialize + ?Sized>(
+        self,
+        event_type: impl Into<String>,
+        payload: &T,
+        cause: CausalRef,
+    ) -> Self {
+        self.custom_event(event_type.into(), payload, Some(cause))
+    }
+
+    fn custom_event<T: Serialize + ?Sized>(
+        mut self,
+        event_type: String,
+        payload: &T,
+        cause: Option<CausalRef>,
+    ) -> Self {
+        let payload = serde_json::to_value(payload);
+        self.events.push(CustomEvent { event_type, payload, cause });
+        self
+    }
+
     // The first error is the one that the start returns.
     fn change(mut self, change: Result<RecordChange, Error>) -> Self {
         self.records = self.records.and_then(|mut records| {
@@ -423,6 +485,8 @@ impl<I, O> Start<I, O> {
         request.priority = priority;
         request.on_existing = self.on_existing;
         request.records = self.records?;
+        request.events =
+            self.events.into_iter().map(|event| event.checked(limits)).collect::<Result<_, _>>()?;
         request.due_at = match due.transpose()? {
             Some(Due::After(delay)) => Some(workflow.engine.clock().now().plus(delay)),
             Some(Due::At(at)) => Some(at),

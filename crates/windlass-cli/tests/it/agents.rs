@@ -1,5 +1,8 @@
 //! Ledgers, conversations and checks of agents on the command line.
 
+use serde_json::json;
+
+use crate::fake_server::FakeServer;
 use crate::support::{Server, run_cli, windlass};
 
 const QUESTION: &str = "<script>alert('s3cr3t')</script>";
@@ -70,4 +73,30 @@ fn live_runs_are_checked() {
     assert_eq!(json["agents"][0]["unfit"], serde_json::json!([]));
     server.run(&["agents", "check", "hello"]).expect(3);
     run_cli(&["agents"]).expect(2);
+}
+
+#[test]
+fn runs_that_cannot_be_resumed_fail_the_check() {
+    let unfit = json!({
+        "id": "t-1", "runKey": "019a0000-0000-7000-8000-000000000001",
+        "code": "AGENT_SNAPSHOT_INVALID", "message": "the upcaster failed",
+    });
+    let page = |unfit: &[serde_json::Value], next: Option<&str>| {
+        json!({
+            "checked": 2, "unfit": unfit, "nextCursor": next, "hasNextPage": next.is_some(),
+        })
+    };
+    let server = FakeServer::new(vec![
+        ("GET /api/agents/old/check?pageSize=100&cursor=more", 200, page(&[unfit], None)),
+        ("GET /api/agents/old/check", 200, page(&[], Some("more"))),
+        ("GET /api/agents/new/check", 200, page(&[], None)),
+        ("GET /api/agents", 200, json!({ "agents": [{ "name": "new" }, { "name": "old" }] })),
+    ]);
+    let checked = server.run(&["agents", "check"]).expect(1).stdout;
+    assert!(checked.contains("new: 2 live runs, 0 cannot be resumed"), "{checked}");
+    assert!(checked.contains("old: 4 live runs, 1 cannot be resumed"), "{checked}");
+    assert!(checked.contains("t-1 AGENT_SNAPSHOT_INVALID: the upcaster failed"), "{checked}");
+    let listed = server.run(&["agents", "check", "old", "-o", "json"]).expect(1).json();
+    assert_eq!(listed["agents"][0]["unfit"][0]["id"], "t-1");
+    server.run(&["agents", "check", "new"]).expect(0);
 }

@@ -14,7 +14,7 @@ use super::description::{TOOL, TOOL_COMPLETED, TOOL_FAILED, TOOL_RECORDED, TOOL_
 use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
 use super::request::{ToolResult, ToolUse};
 use super::state::steps_of;
-use super::tool::{self, CallEnd, Probe};
+use super::tool::{self, CallEnd, Probe, ToolCallId};
 use super::workflow::Step;
 use crate::kit;
 
@@ -30,9 +30,14 @@ fn uses_of(live: &Live) -> Option<(&[ToolUse], &str)> {
 }
 
 impl AgentProgram {
-    // All attempts and generations of a run have the same tool call ids.
-    fn run_name(&self, turn: &Turn) -> String {
-        format!("{}/{}/{}", turn.run.namespace, turn.run.workflow, turn.run.id)
+    // All attempts and retries of a run have the same tool call ids. After a restart the model may ask for other
+    // calls, so those are not the calls of the generations before.
+    fn run_name(&self, turn: &Turn, live: &Live) -> String {
+        let run = &turn.run;
+        match live.progress.began {
+            0 => format!("{}/{}/{}", run.namespace, run.workflow, run.id),
+            began => format!("{}/{}/{}#{began}", run.namespace, run.workflow, run.id),
+        }
     }
 
     /// Writes the event that begins a dispatch, and a receipt for each call of a durable tool.
@@ -44,7 +49,7 @@ impl AgentProgram {
     ) -> Result<Flow, Error> {
         live.workflow.counters.tools += u64::from(live.progress.retried.is_none());
         let batch = live.workflow.counters.tools;
-        let run = self.run_name(turn);
+        let run = self.run_name(turn, live);
         let Some((uses, output_key)) = uses_of(live) else { return Ok(Flow::Continue) };
         let stamp = turn.stamp();
         let mut rows = Vec::new();
@@ -57,7 +62,7 @@ impl AgentProgram {
             rows.push(row);
         }
         let ids = uses.iter().enumerate();
-        let ids = ids.map(|(index, u)| tool::context(&run, batch, index, u).call_id.to_string());
+        let ids = ids.map(|(index, _)| ToolCallId::new(&run, batch, index).to_string());
         let mut payload = json!({
             "continuation_id": format!("tools:{batch}"), "output_key": output_key,
             "tools": uses.iter().map(|u| self.agent.tools.shown(&u.name)).collect::<Vec<_>>(),
@@ -171,7 +176,8 @@ impl AgentProgram {
         turn: &mut Turn,
         mut known: BTreeMap<usize, Receipt>,
     ) -> Result<Option<Result<Vec<ToolResult>, Failure>>, TurnError> {
-        let (run, batch) = (self.run_name(turn), self.live().workflow.counters.tools);
+        let live = self.live();
+        let (run, batch) = (self.run_name(turn, live), live.workflow.counters.tools);
         let Some((uses, _)) = uses_of(self.live()) else { return Ok(None) };
         let uses = uses.to_vec();
         let (agent, env) = (Arc::clone(&self.agent), Arc::clone(turn.env()));
@@ -185,7 +191,7 @@ impl AgentProgram {
                 results[index] = Some(result);
                 continue;
             }
-            let context = tool::context(&run, batch, index, tool_use);
+            let context = tool::context(&run, turn.run.id.as_str(), batch, index, tool_use);
             let (agent, env) = (&agent, &env);
             calls.push(async move {
                 let probed = match receipt {

@@ -73,13 +73,19 @@ fn key(number: u64) -> String {
     format!("fork:{number}")
 }
 
-// The first fork names its runs after the branches; a number at the first place is left to later forks.
-fn branch_id(run: &Run, fork: u64, index: usize, name: &str) -> Result<RunId, Error> {
+// The first fork names its runs after the branches; a number at the first place is left to later forks. The
+// runs of the generations before a restart keep their names, so the generation that began with the input comes
+// first in the others: no fork has the number 0, so no other branch has such a name.
+fn branch_id(run: &RunId, began: u32, fork: u64, index: usize, name: &str) -> Result<RunId, Error> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let named = fork == 1 && name.chars().all(plain) && name.chars().any(|c| !c.is_ascii_digit());
+    let parent = match began {
+        0 => run.to_string(),
+        began => format!("{run}:0:{began}"),
+    };
     let mut id = match named {
-        true => format!("{}:{name}", run.id),
-        false => format!("{}:{fork}:{index}", run.id),
+        true => format!("{parent}:{name}"),
+        false => format!("{parent}:{fork}:{index}"),
     };
     if id.len() > 300 {
         let digest = Sha256Digest::of(id.as_bytes());
@@ -107,7 +113,8 @@ impl AgentProgram {
         let mut runs = live.progress.fork.take().unwrap_or_default().branches;
         if fresh {
             for (index, branch) in branches.iter().enumerate() {
-                let id = branch_id(&turn.run, number, index, &branch.name)?.to_string();
+                let began = live.progress.began;
+                let id = branch_id(&turn.run.id, began, number, index, &branch.name)?.to_string();
                 let run = turn.new_run_key();
                 runs.push(BranchRun { name: branch.name.clone(), id, run, done: false });
             }
@@ -394,8 +401,9 @@ impl AgentProgram {
             .collect();
         let page = self.engine.limits.page_rows_max;
         let store = &*self.engine.store;
-        let stored = &mut live.stored;
-        let resolved = state::resolve(store, &mut env, &mut merged.transcripts, stored, page).await;
+        let (known, stored) = (&live.workflow, &mut live.stored);
+        let transcripts = &mut merged.transcripts;
+        let resolved = state::resolve(store, known, &mut env, transcripts, stored, page).await;
         live.workflow.bodies.extend(resolved.map_err(TurnError::Store)?);
         live.workflow.transcripts = merged.transcripts;
         for key in changes {
@@ -475,6 +483,34 @@ fn bound(payload: &mut Value) {
             let digest = Sha256Digest::of(map.to_string().as_bytes());
             let count = map.as_object().map_or(0, Map::len);
             *map = json!({ "$omitted": count, "$digest": digest });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn branches_of_all_generations_have_names_of_their_own() {
+        let names = ["lhs", "g1", "1", "0", "a.b", "ä", "1.g1", "a:b", "0-1"];
+        let root = RunId::from_stored("r".to_owned());
+        let (mut parents, mut seen) = (vec![root], BTreeSet::new());
+        // Branches, the branches of branches, and one level more.
+        for depth in 0..3 {
+            let mut children = Vec::new();
+            for parent in &parents {
+                for (began, fork) in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)] {
+                    for (index, name) in names.iter().enumerate() {
+                        let id = branch_id(parent, began, fork, index, name).unwrap();
+                        assert!(seen.insert(id.to_string()), "{id} twice, depth {depth}");
+                        children.push(id);
+                    }
+                }
+            }
+            parents = children;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use windlass_engine::{RequestRef, Turn, TurnError};
-use windlass_kernel::{Draft, Error, StepKey, Wake};
+use windlass_kernel::{Actor, Draft, Error, StepKey, Wake};
 
 use super::description::{HUMAN_BLOCKED, HUMAN_RESUMED};
 use super::program::{AgentProgram, Flow, Live};
@@ -76,6 +76,7 @@ impl AgentProgram {
             let payload = json!({
                 "continuation_id": key(number), "output_key": output_key,
                 "status": closed.outcome.status, "decisions": closed.outcome.decisions.len(),
+                "actor": closed.outcome.decisions.last().map(|last| Actor::new("user", &last.by)),
                 "env": live.workflow.env_changes(), "flow": live.workflow.flow_since(flow),
             });
             let stamp = turn.stamp();

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize as _;
 use serde_json::Value;
 use windlass_engine::Engine;
+use windlass_kernel::inspect::{self, EventRecord};
 use windlass_kernel::{
-    Error, ErrorCode, ErrorKind, Query, RunKey, RunStatus, RunsQuery, Step as StepRow, StepKey,
-    WorkflowName, bodies,
+    Error, ErrorCode, ErrorKind, EventId, Query, RunKey, RunStatus, RunsQuery, Step as StepRow,
+    StepKey, WorkflowName, bodies,
 };
 
 use super::agent::Agent;
@@ -54,8 +55,9 @@ const ROWS_PER_EVENT: u32 = 100;
 
 const LIVE: [RunStatus; 3] = [RunStatus::Active, RunStatus::Waiting, RunStatus::Paused];
 
-/// Loads the snapshot of every live run of an agent, and lists those that this build cannot resume. Nothing
-/// runs and nothing is written, so it can be called before a deployment.
+/// Loads the snapshot of every live run of an agent, and lists those that this build cannot resume. The upcasters
+/// of the function that runs next are tried on a copy of the env, with `null` for a result that the run waits
+/// for. No function runs and nothing is written, so it can be called before a deployment.
 ///
 /// # Errors
 ///
@@ -99,7 +101,9 @@ pub async fn check_page(
     let mut unfit = Vec::new();
     for run in &runs {
         let checked = match load(engine, run.run_key).await {
-            Ok(Some(workflow)) => agent.check(&workflow),
+            Ok(Some(workflow)) => {
+                agent.check(&workflow).and_then(|()| agent.trampoline.try_upcasters(&workflow))
+            }
             Ok(None) => Ok(()),
             // A run that was deleted meanwhile needs no build.
             Err(error) if error.code() == ErrorCode::RunNotFound => Ok(()),
@@ -118,6 +122,58 @@ pub async fn check_page(
         None => next_status().map(|status| CheckPosition { status: *status, run_key: None }),
     };
     Ok(CheckedPage { checked: runs.len(), unfit, next })
+}
+
+/// One event of a ledger, with the place of its run in its tree; none if the namespace of the engine has no such
+/// event.
+///
+/// # Errors
+///
+/// The store cannot be read.
+pub async fn load_workflow_event(
+    engine: &Engine,
+    event_id: EventId,
+) -> Result<Option<EventRecord>, Error> {
+    let found = inspect::load_event(&**engine.store(), event_id).await?;
+    match found {
+        Some(record) if is_visible(engine, record.event.run_key).await? => Ok(Some(record)),
+        _ => Ok(None),
+    }
+}
+
+/// The events of a run, in order; none if the namespace of the engine has no such run.
+///
+/// # Errors
+///
+/// The store cannot be read.
+pub async fn load_workflow_events(
+    engine: &Engine,
+    run_key: RunKey,
+) -> Result<Vec<EventRecord>, Error> {
+    match is_visible(engine, run_key).await? {
+        true => inspect::load_events(&**engine.store(), run_key).await,
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The events of a run and of all its descendants by time, then id. The order is exact only within a run.
+///
+/// # Errors
+///
+/// The store cannot be read.
+pub async fn load_root_workflow_events(
+    engine: &Engine,
+    root: RunKey,
+) -> Result<Vec<EventRecord>, Error> {
+    match is_visible(engine, root).await? {
+        true => inspect::load_root_events(&**engine.store(), root).await,
+        false => Ok(Vec::new()),
+    }
+}
+
+async fn is_visible(engine: &Engine, run_key: RunKey) -> Result<bool, Error> {
+    let overview = engine.store().run_overview_by_key(run_key).await?;
+    Ok(overview.is_some_and(|overview| overview.run.namespace == *engine.namespace()))
 }
 
 /// A transcript of a run.

@@ -308,8 +308,12 @@ pub(crate) async fn call_once(
     let response = called?;
     let format = provider.wire_format();
     // A response that cannot be read is found here, before anything is recorded.
-    let read = format.response_items(&response.body).and_then(|_| format.tool_uses(&response.body));
-    match read {
+    let read = || {
+        format.response_items(&response.body)?;
+        format.tool_uses(&response.body)?;
+        format.text(&response.body)
+    };
+    match read() {
         Ok(_) => Ok(response),
         Err(error) => {
             let message = error.message().to_owned();

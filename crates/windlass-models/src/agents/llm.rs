@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use tracing::Instrument as _;
 use windlass_engine::{EnqueuedReason, Turn, TurnError};
 use windlass_kernel::{
-    Body, Decision, Draft, Error, Run, Sha256Digest, Step as StepRow, StepKey, StepStatus, Wake,
+    Body, Decision, Draft, Error, Run, RunKey, Sha256Digest, Step as StepRow, StepKey, StepStatus,
+    Wake,
 };
 
 use super::accounts::{Ending, Stop};
@@ -20,25 +21,35 @@ use super::provider::{
     NoSink, Provider, ProviderError, ProviderErrorKind, ProviderRequest, ProviderResponse,
     TokenSink,
 };
-use super::request::LlmRequest;
+use super::request::{LlmRequest, short_usage};
 use super::state::response_row;
 use super::telemetry::{self, Caller};
 use super::transcript::Piece;
+use super::wire::Item;
 use super::workflow::{ResponseAt, ResponseValue, Step};
 use crate::kit;
 
-/// The record of a request: references and parameters from which its bytes are built again.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct RequestRecord {
-    pub(crate) provider: String,
-    pub(crate) model: String,
-    pub(crate) params: Sha256Digest,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) transcript: Option<String>,
+/// Parameters that are shorter than their digest would be are in the record of a request.
+const PARAMS_BYTES_MAX: usize = 64;
+
+/// The record of a request: references and parameters from which its bytes are built again. The event that
+/// suspends the workflow has the digest of the bytes.
+#[derive(Debug, Serialize)]
+struct RequestRecord<'a> {
+    provider: &'a str,
+    model: &'a str,
+    params: Params<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transcript: Option<&'a str>,
     /// Items of the transcript, by run and number.
-    pub(crate) items: Vec<(windlass_kernel::RunKey, u64, u64)>,
-    pub(crate) bytes: usize,
-    pub(crate) digest: Sha256Digest,
+    items: Vec<(RunKey, u64, u64)>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Params<'a> {
+    Short(&'a [(String, Item)]),
+    Long(Sha256Digest),
 }
 
 fn key(number: u64) -> StepKey {
@@ -60,6 +71,28 @@ fn request_of(live: &Live) -> Option<(&LlmRequest, &str)> {
     match &live.workflow.step {
         Step::Llm { request, output_key } => Some((request, output_key)),
         _ => None,
+    }
+}
+
+fn request_record<'a>(live: &Live, request: &'a LlmRequest) -> RequestRecord<'a> {
+    let transcript = request.transcript.as_ref();
+    let transcript = transcript.and_then(|name| live.workflow.transcripts.get(name));
+    let pieces = transcript.map(|transcript| transcript.pieces()).unwrap_or_default();
+    let items = pieces.iter().filter_map(|piece| match piece {
+        Piece::Stored(stored) => Some((stored.run, stored.from, stored.to)),
+        Piece::Inline(_) => None,
+    });
+    let text = serde_json::to_vec(&request.params).unwrap_or_default();
+    let params = match text.len() <= PARAMS_BYTES_MAX {
+        true => Params::Short(&request.params),
+        false => Params::Long(Sha256Digest::of(&text)),
+    };
+    RequestRecord {
+        provider: &request.provider,
+        model: &request.model,
+        params,
+        transcript: request.transcript.as_deref(),
+        items: items.collect(),
     }
 }
 
@@ -87,7 +120,12 @@ impl AgentProgram {
         let number = live.workflow.counters.llm;
         let Some((request, output_key)) = request_of(live) else { return Ok(Flow::Continue) };
         let body = build(&live.workflow, request, provider.wire_format())?;
-        let record = self.request_record(live, request, &body);
+        let record = request_record(live, request);
+        let (bytes, digest) = (body.len(), Sha256Digest::of(&body));
+        let transcript = request.transcript.as_ref();
+        let items = transcript.map(|name| {
+            live.workflow.transcripts.get(name).map_or(0, |transcript| transcript.len())
+        });
         let stamp = turn.stamp();
         let mut row = kit::new_step(&turn.run, draft, key(number), LLM, stamp.at);
         row.status = StepStatus::Running;
@@ -99,8 +137,8 @@ impl AgentProgram {
         }
         let mut payload = json!({
             "continuation_id": row.step_key, "provider": request.provider, "model": request.model,
-            "output_key": output_key, "request_bytes": record.bytes, "request_digest": record.digest,
-            "request": provider.wire_format().summarise_request(&body),
+            "output_key": output_key, "request_bytes": bytes, "request_digest": digest,
+            "request": provider.wire_format().summarise_request(&request.params, items),
             "request_ref": { "kind": "step_input", "step_key": row.step_key },
         });
         if live.progress.batched.is_some() {
@@ -115,31 +153,11 @@ impl AgentProgram {
                 events.retried.clone()
             }
         };
-        let (bytes, digest) = (record.bytes, record.digest);
         draft.step(event, &payload, row.clone(), stamp)?;
         self.join_lane(turn, draft, live, bytes, digest)?;
+        live.built = live.progress.batched.is_none().then_some((number, body));
         live.rows.push(row);
         Ok(Flow::Continue)
-    }
-
-    fn request_record(&self, live: &Live, request: &LlmRequest, body: &[u8]) -> RequestRecord {
-        let transcript = request.transcript.as_ref();
-        let transcript = transcript.and_then(|name| live.workflow.transcripts.get(name));
-        let pieces = transcript.map(|transcript| transcript.pieces()).unwrap_or_default();
-        let items = pieces.iter().filter_map(|piece| match piece {
-            Piece::Stored(stored) => Some((stored.run, stored.from, stored.to)),
-            Piece::Inline(_) => None,
-        });
-        let params = serde_json::to_vec(&request.params).unwrap_or_default();
-        RequestRecord {
-            provider: request.provider.clone(),
-            model: request.model.clone(),
-            params: Sha256Digest::of(&params),
-            transcript: request.transcript.clone(),
-            items: items.collect(),
-            bytes: body.len(),
-            digest: Sha256Digest::of(body),
-        }
     }
 
     /// Makes the call that the workflow waits for.
@@ -176,14 +194,18 @@ impl AgentProgram {
                 Err(flow) => return Ok(flow),
             }
         }
+        let built = self.live_mut().built.take().filter(|(built, _)| *built == number);
         let Some((request, _)) = request_of(self.live()) else { return Ok(Flow::Continue) };
         let timeout = self.agent.llm_timeout(request);
-        let body = build(&self.live().workflow, request, provider.wire_format());
+        let body = match built {
+            Some((_, body)) => Ok(body),
+            None => build(&self.live().workflow, request, provider.wire_format()),
+        };
         let sent = ProviderRequest {
             provider: request.provider.clone(),
             model: request.model.clone(),
             body: body.map_err(TurnError::Blocked)?,
-            call_id: format!("{}:llm:{number}", turn.run.id),
+            call_id: self.call_id(turn, number),
             attempt: row.attempt + 1,
             stream: request.stream || self.streams.is_watched(turn.run.run_key),
         };
@@ -209,6 +231,14 @@ impl AgentProgram {
             }
             Driven::Done(Ok(response)) => self.llm_completed(turn, &provider, row, response).await,
             Driven::Done(Err(error)) => self.llm_failed(turn, &provider, row, error).await,
+        }
+    }
+
+    // All attempts and retries of a call have the same id; a restart of the run makes other calls.
+    fn call_id(&self, turn: &Turn, number: u64) -> String {
+        match self.live().progress.began {
+            0 => format!("{}:llm:{number}", turn.run.id),
+            began => format!("{}#{began}:llm:{number}", turn.run.id),
         }
     }
 
@@ -311,7 +341,7 @@ impl AgentProgram {
         let item_row = response_row(turn, draft, from, format, response.body.clone(), stamp.at)?;
         let info = info_of(response);
         let mut payload = json!({
-            "continuation_id": row.step_key, "attempt": row.attempt + 1, "usage": info.usage,
+            "continuation_id": row.step_key, "attempt": row.attempt + 1, "usage": short_usage(&info.usage),
             "model": info.model, "stop_reason": info.stop_reason, "message_id": info.message_id,
             "request_id": info.request_id, "response_bytes": response.body.len(),
             "response_digest": Sha256Digest::of(&response.body),
@@ -324,7 +354,8 @@ impl AgentProgram {
             payload["lane"] = "batch".into();
             payload["provider_batch_id"] = json!(batched.submitted);
         }
-        let result = json!({ "item": from, "usage": info.usage });
+        // The event has the usage.
+        let result = json!({ "item": from });
         (row.status, row.result) = (StepStatus::Completed, Some(Body::of(&result)?));
         row.attempt += 1;
         (row.due_at, row.error, row.updated_at) = (None, None, stamp.at);

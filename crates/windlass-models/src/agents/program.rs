@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 use windlass_engine::{Control, EngineParts, Program, Turn, TurnError, WeakEngine};
 use windlass_kernel::ledger::run_events::{WORKFLOW_FAILED, WORKFLOW_HALTED};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, Encoding, End, Error, ErrorCode, ErrorKind, EventType, Message, Run,
-    Stamp, Step as StepRow, StepStatus, Wake,
+    Body, BoxFuture, Draft, Encoding, End, Error, ErrorCode, ErrorKind, EventType, Ledger, Message,
+    Run, Stamp, Step as StepRow, StepStatus, Wake,
 };
 
 use super::accounts::check_price;
@@ -54,6 +55,9 @@ pub(crate) struct Live {
     pub(crate) rows: Vec<StepRow>,
     /// The work of the rows may have begun: they come from the store, or it was cut off.
     pub(crate) interrupted: bool,
+    /// The number and the body of the request that the current step sends, between the commit of its intent and
+    /// its first attempt.
+    pub(crate) built: Option<(u64, Bytes)>,
 }
 
 impl Live {
@@ -208,9 +212,12 @@ impl AgentProgram {
         };
         self.agent.check(&workflow).map_err(TurnError::Blocked)?;
         // A snapshot does not have them.
+        workflow.rename(turn.run.id.as_str());
         workflow.set_config(self.agent.trampoline.config());
+        workflow.set_event_bytes_max(turn.limits().event_payload_bytes_max);
         let rows = std::mem::take(&mut self.rows);
-        self.live = Some(Live { workflow, progress, stored, rows, interrupted: true });
+        let built = None;
+        self.live = Some(Live { workflow, progress, stored, rows, interrupted: true, built });
         self.first = None;
         Ok(None)
     }
@@ -405,17 +412,30 @@ impl AgentProgram {
         turn: &mut Turn,
         event: EventType,
         mut payload: Value,
-        events: Vec<PendingWorkflowEvent>,
+        mut events: Vec<PendingWorkflowEvent>,
         failure: Failure,
     ) -> Result<Flow, TurnError> {
         payload["error"] = failure.summary();
-        let mut draft = turn.draft();
-        record(turn, &mut draft, &events).map_err(TurnError::Blocked)?;
-        let stamp = turn.stamp();
-        draft.event(event, &payload, stamp).map_err(TurnError::Blocked)?;
-        self.end_failed(turn, &mut draft, &failure, &payload).map_err(TurnError::Blocked)?;
-        turn.commit(draft).await?;
-        Ok(Flow::Over)
+        // An event that cannot be written must not hide the failure.
+        let limits = turn.limits().clone();
+        events.retain(|event| {
+            let PendingWorkflowEvent { event_type, event_version, payload, .. } = event;
+            Ledger::check_custom(event_type, *event_version, payload, &limits).is_ok()
+        });
+        loop {
+            let mut draft = turn.draft();
+            record(turn, &mut draft, &events).map_err(TurnError::Blocked)?;
+            let stamp = turn.stamp();
+            draft.event(event.clone(), &payload, stamp).map_err(TurnError::Blocked)?;
+            self.end_failed(turn, &mut draft, &failure, &payload).map_err(TurnError::Blocked)?;
+            let Err(refused) = turn.try_commit(draft).await? else { return Ok(Flow::Over) };
+            let all = events.len();
+            events.retain(|event| event.cause == PendingCause::Automatic);
+            // Without events that have causes of their own there is nothing left to leave out.
+            if turn.is_stale() || events.len() == all {
+                return Err(TurnError::Blocked(windlass_engine::refusal(&refused)));
+            }
+        }
     }
 
     /// The last event of a run that failed.
@@ -637,6 +657,7 @@ impl Program for AgentProgram {
         let env = self.live.as_ref().map_or(0, |live| {
             live.workflow.env.entries().map(|(key, _, summary)| key.len() + summary.bytes).sum()
         });
-        2_000 + items + env
+        let built = self.live.as_ref().and_then(|live| live.built.as_ref());
+        2_000 + items + env + built.map_or(0, |(_, body)| body.len())
     }
 }

@@ -1,8 +1,8 @@
 //! Requests of a program: calls of language models, tools, people and branches.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use windlass_kernel::{Error, ErrorCode, IntoDuration};
 
 use super::budget::Budget;
@@ -206,8 +206,32 @@ pub struct ResponseInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The tokens that the call used.
-    #[serde(default)]
+    #[serde(default, serialize_with = "write_short_usage")]
     pub usage: Usage,
+}
+
+/// The usage as snapshots and events have it: without counts of zero, because every call writes it three times.
+pub(crate) fn short_usage(usage: &Usage) -> Map<String, Value> {
+    let Usage {
+        input_tokens,
+        output_tokens,
+        cache_creation_input_tokens,
+        cache_read_input_tokens,
+        reasoning_output_tokens,
+    } = usage;
+    let all = [
+        ("input_tokens", input_tokens, true),
+        ("output_tokens", output_tokens, true),
+        ("cache_creation_input_tokens", cache_creation_input_tokens, false),
+        ("cache_read_input_tokens", cache_read_input_tokens, false),
+        ("reasoning_output_tokens", reasoning_output_tokens, false),
+    ];
+    let written = all.into_iter().filter(|(_, tokens, always)| *always || **tokens > 0);
+    written.map(|(name, tokens, _)| (name.to_owned(), Value::from(*tokens))).collect()
+}
+
+fn write_short_usage<S: Serializer>(usage: &Usage, serializer: S) -> Result<S::Ok, S::Error> {
+    short_usage(usage).serialize(serializer)
 }
 
 impl Response {

@@ -38,13 +38,16 @@ const PARAMS: &str = "$params";
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Whether the event that begins the current step is written.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) begun: bool,
+    /// The generation that began with the input: later ones retry it, and a restart begins anew.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) began: u32,
     /// Whether the run is a branch of a fork.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) branch: bool,
     /// How often the provider was called for the current step in earlier generations.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) attempts: u32,
     /// The generation that this one retries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +65,7 @@ pub(crate) struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) started_at: Option<Timestamp>,
     /// How often the run has asked a person for more budget.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) asked: u32,
     /// The batch lane that has the current call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,8 +83,17 @@ impl Progress {
     pub(crate) fn first(run: &Run, budget: Option<&Budget>, tools: &ToolSet) -> Self {
         let budgets = budget.map(|own| BudgetRef::new(run.run_key, run.id.as_str(), own));
         let tool_sources = tools.sources().clone();
-        Self { budgets: budgets.into_iter().collect(), tool_sources, ..Self::default() }
+        let (began, budgets) = (run.generation, budgets.into_iter().collect());
+        Self { began, budgets, tool_sources, ..Self::default() }
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[derive(Serialize, Deserialize)]
@@ -279,7 +291,8 @@ pub(crate) fn save(
     }
     let snapshot = Snapshot {
         v: super::workflow::SNAPSHOT_VERSION,
-        run_id: workflow.run_id().to_owned(),
+        // The run's row has it.
+        run_id: String::new(),
         env: stored_env(&workflow.env, stored),
         step,
         stack: workflow.stack.clone(),
@@ -300,7 +313,7 @@ fn read_state(body: &Body) -> Result<State, Error> {
     })
 }
 
-/// A run with all that its snapshot refers to.
+/// A run with all that its snapshot refers to, except its id.
 pub(crate) async fn load(
     store: &dyn Store,
     body: &Body,
@@ -326,16 +339,19 @@ pub(crate) async fn load(
     Ok((workflow, progress, stored))
 }
 
-/// Reads the values and items that the end of a branch refers to.
+/// Reads the values and items that the end of a branch refers to, except those that `known` has in memory: a
+/// join must not read the history of the run again.
 pub(crate) async fn resolve(
     store: &dyn Store,
+    known: &Workflow,
     env: &mut Map<String, Value>,
     transcripts: &mut BTreeMap<String, Transcript>,
     stored: &mut StoredValues,
     page: u32,
 ) -> Result<BTreeMap<(RunKey, u64), Bytes>, Error> {
-    let mut rows = Rows::default();
-    rows.read(store, runs_of(env, transcripts, None), page).await?;
+    let mut rows = Rows::of(known, stored, env);
+    let missing = rows.missing(env, transcripts);
+    rows.read(store, missing, page).await?;
     rows.resolve(env, transcripts, stored)
 }
 
@@ -378,6 +394,48 @@ struct Rows {
 }
 
 impl Rows {
+    // The rows that a workflow has in memory, as far as `env` can refer to them.
+    fn of(workflow: &Workflow, stored: &StoredValues, env: &Map<String, Value>) -> Self {
+        let mut rows = Self { responses: workflow.bodies.clone(), ..Self::default() };
+        for piece in workflow.transcripts.values().flat_map(Transcript::pieces) {
+            if let Piece::Stored(piece) = piece {
+                let items = (piece.from..).zip(&piece.items);
+                rows.items.extend(items.map(|(n, item)| ((piece.run, n), Arc::clone(item))));
+            }
+        }
+        let wanted: BTreeSet<_> = env.values().filter_map(|v| Some(value_ref(v)?.digest)).collect();
+        if wanted.iter().any(|digest| stored.0.contains_key(digest)) {
+            let large = workflow.env.entries().filter(|(.., s)| s.bytes > VALUE_BYTES_MAX);
+            for (_, value, _) in large {
+                let text = Bytes::from(value.to_string());
+                rows.values.insert(Sha256Digest::of(&text), text);
+            }
+        }
+        rows
+    }
+
+    // The runs with rows that are referred to and not there yet.
+    fn missing(
+        &self,
+        env: &Map<String, Value>,
+        transcripts: &BTreeMap<String, Transcript>,
+    ) -> BTreeSet<RunKey> {
+        let mut runs = BTreeSet::new();
+        for value in env.values() {
+            let at = value_ref(value).filter(|at| !self.values.contains_key(&at.digest));
+            runs.extend(at.map(|at| at.run));
+            let at = ResponseAt::of(value).filter(|at| !self.responses.contains_key(at));
+            runs.extend(at.map(|(run, _)| run));
+        }
+        for piece in transcripts.values().flat_map(Transcript::pieces) {
+            let Piece::Stored(piece) = piece else { continue };
+            if (piece.from..piece.to).any(|n| !self.items.contains_key(&(piece.run, n))) {
+                runs.insert(piece.run);
+            }
+        }
+        runs
+    }
+
     async fn read(
         &mut self,
         store: &dyn Store,
@@ -493,4 +551,52 @@ pub(crate) fn retry_state(run: &Run) -> Result<Option<Body>, Error> {
     // A retry calls the tools that there are now.
     progress.tool_sources.clear();
     Body::of(&State { workflow, progress }).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Map, json};
+    use windlass_kernel::{Limits, MemoryStore, RunKey, Timestamp};
+
+    use super::*;
+
+    // The store has no rows: everything that it would be asked for is in memory.
+    #[tokio::test]
+    async fn a_join_reads_nothing_that_the_run_has_in_memory() {
+        let store = MemoryStore::new(Arc::new(|| Timestamp::ZERO), Limits::DEFAULT);
+        let (own, other) = (RunKey(uuid::Uuid::from_u128(1)), RunKey(uuid::Uuid::from_u128(2)));
+        let raw = |n: u64| RawValue::from_string(n.to_string()).unwrap().into();
+        let mut run = Workflow::new("r", "f");
+        run.transcript("chat").push_stored(own, 0, (0..9).map(raw).collect());
+        run.bodies.insert((own, 3), Bytes::from_static(b"{}"));
+        let text = "x".repeat(VALUE_BYTES_MAX);
+        run.set("large", &text).unwrap();
+        let digest = Sha256Digest::of(json!(text).to_string().as_bytes());
+        let mut stored = StoredValues(BTreeMap::from([(digest, own)]));
+        // A branch ended with a part of the transcript, an answer and a value of the run.
+        let mut piece = Transcript::default();
+        piece.push_stored(own, 2, (2..5).map(raw).collect());
+        let mut ended = BTreeMap::from([("chat".to_owned(), piece)]);
+        let Piece::Stored(piece) = &mut ended.get_mut("chat").unwrap().pieces_mut()[0] else {
+            panic!("the piece is stored")
+        };
+        piece.items.clear();
+        let at =
+            |run: RunKey| json!({ VALUE_MEMBER: ValueRef { run, digest, bytes: text.len() + 2 } });
+        let answer =
+            json!({ "$response": { "format": "anthropic_messages", "run": own, "item": 3 } });
+        let mut env = Map::from_iter([("copy".to_owned(), at(own)), ("answer".to_owned(), answer)]);
+        let bodies = resolve(&store, &run, &mut env, &mut ended, &mut stored, 10).await.unwrap();
+        assert_eq!((bodies.len(), &env["copy"]), (1, &json!(text)));
+        let items: Vec<_> = ended["chat"].items().map(|item| item.get().to_owned()).collect();
+        assert_eq!(items, ["2", "3", "4"]);
+        // A row of the branch is read, and is not there.
+        let mut piece = Transcript::default();
+        piece.push_stored(other, 0, vec![raw(0)]);
+        let mut ended = BTreeMap::from([("chat".to_owned(), piece)]);
+        let missing = resolve(&store, &run, &mut Map::new(), &mut ended, &mut stored, 10).await;
+        assert_eq!(missing.unwrap_err().code(), "STORE_CORRUPT");
+    }
 }

@@ -102,7 +102,7 @@ pub trait Tool: Send + Sync + 'static {
 /// The call that a tool serves.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
-    /// The id of the call: the same in every attempt and in every generation of the run.
+    /// The id of the call: the same in every attempt and every retry of the run. A restart begins with others.
     pub call_id: ToolCallId,
     /// The provider's id of the call.
     pub tool_use_id: String,
@@ -110,7 +110,8 @@ pub struct ToolContext {
     pub run_id: String,
 }
 
-/// The id of a tool call. It is the same in every attempt, so it can be an idempotency key.
+/// The id of a tool call. It is the same in every attempt and every retry of a run, so it can be an
+/// idempotency key. After a restart of the run the calls are others and have other ids.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ToolCallId(String);
 
@@ -328,7 +329,7 @@ pub async fn dispatch_tool_uses(
     uses: &[ToolUse],
 ) -> Result<Vec<ToolResult>, AnyError> {
     let calls = uses.iter().enumerate().map(|(index, tool_use)| {
-        let context = context(run_id, batch, index, tool_use);
+        let context = context(run_id, run_id, batch, index, tool_use);
         async move {
             let output = match tools.call(env, context, tool_use).await? {
                 CallEnd::Output(output) => output,
@@ -345,11 +346,18 @@ pub async fn dispatch_tool_uses(
     futures::future::join_all(calls).await.into_iter().collect()
 }
 
-pub(crate) fn context(run: &str, batch: u64, index: usize, tool_use: &ToolUse) -> ToolContext {
+/// `run` names the run with its namespace, so that no other run has the same call ids.
+pub(crate) fn context(
+    run: &str,
+    run_id: &str,
+    batch: u64,
+    index: usize,
+    tool_use: &ToolUse,
+) -> ToolContext {
     ToolContext {
         call_id: ToolCallId::new(run, batch, index),
         tool_use_id: tool_use.id.clone(),
-        run_id: run.to_owned(),
+        run_id: run_id.to_owned(),
     }
 }
 

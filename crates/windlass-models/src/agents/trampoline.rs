@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -232,21 +233,52 @@ impl Trampoline {
         let (name, registered) = self.find(function).ok_or_else(|| not_found(function))?;
         if *version < registered.version {
             let mut env = workflow.env.to_map();
-            for from in *version..registered.version {
-                let change = &self.upcasters[&(name.to_owned(), from)];
-                change(&mut env).map_err(|error| {
-                    let message = format!(
-                        "the upcaster of function {name:?} from version {from} failed: {error}"
-                    );
-                    invalid(ErrorCode::AgentSnapshotInvalid, message)
-                })?;
-            }
+            self.upcast_env(name, *version..registered.version, &mut env)?;
             workflow.env = Env::from_map(env);
         }
         let call = Arc::clone(&registered.call);
         let (function, version) = (name.to_owned(), registered.version);
         workflow.step = Step::Call { function, version };
         Ok(call)
+    }
+
+    fn upcast_env(
+        &self,
+        name: &str,
+        versions: Range<u32>,
+        env: &mut Map<String, Value>,
+    ) -> Result<(), Error> {
+        for from in versions {
+            let change = &self.upcasters[&(name.to_owned(), from)];
+            let changed = catch_unwind(AssertUnwindSafe(|| change(&mut *env)))
+                .unwrap_or_else(|panic| Err(AnyError::msg(panic_text(&*panic))));
+            changed.map_err(|error| {
+                let message = format!(
+                    "the upcaster of function {name:?} from version {from} failed: {error}"
+                );
+                invalid(ErrorCode::AgentSnapshotInvalid, message)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tries the upcasters of the function that runs next, on a copy of the env. A result that the workflow waits
+    /// for is `null` there. Branches change the env before their join runs, so a join is not tried.
+    pub(crate) fn try_upcasters(&self, workflow: &Workflow) -> Result<(), Error> {
+        let mut env = workflow.env.to_map();
+        let next = match &workflow.step {
+            step @ Step::Call { .. } => Some(step),
+            Step::Llm { output_key, .. }
+            | Step::Human { output_key, .. }
+            | Step::Tools { output_key, .. } => {
+                env.entry(output_key.as_str()).or_insert(Value::Null);
+                workflow.stack.last()
+            }
+            Step::ForkJoin { .. } | Step::Halt { .. } => None,
+        };
+        let Some(Step::Call { function, version }) = next else { return Ok(()) };
+        let (name, registered) = self.find(function).ok_or_else(|| not_found(function))?;
+        self.upcast_env(name, *version..registered.version, &mut env)
     }
 
     /// The next action of a workflow.

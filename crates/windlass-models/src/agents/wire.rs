@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use windlass_kernel::{Error, ErrorCode};
 
 use super::env::invalid;
@@ -104,14 +104,17 @@ impl WireFormat {
     pub fn tool_uses(self, body: &[u8]) -> Result<Vec<ToolUse>, Error> {
         let mut uses = Vec::new();
         for block in self.content(body)? {
-            let block: Block = serde_json::from_str(block.get()).map_err(unreadable)?;
-            match (self, block.kind.as_str()) {
-                (Self::AnthropicMessages, "tool_use") => uses.push(ToolUse {
-                    id: block.id.unwrap_or_default(),
-                    name: block.name.unwrap_or_default(),
-                    input: block.input.unwrap_or(Value::Null),
-                }),
+            match (self, kind_of(&block)?.as_str()) {
+                (Self::AnthropicMessages, "tool_use") => {
+                    let block: ToolUseBlock = read_block(&block)?;
+                    uses.push(ToolUse {
+                        id: block.id.unwrap_or_default(),
+                        name: block.name.unwrap_or_default(),
+                        input: block.input.unwrap_or(Value::Null),
+                    });
+                }
                 (Self::OpenaiResponses, "function_call") => {
+                    let block: FunctionCall = read_block(&block)?;
                     let arguments = block.arguments.unwrap_or_default();
                     // Arguments that are not JSON stay a text: no tool accepts it, and the model reads why.
                     let input = serde_json::from_str(&arguments).unwrap_or(Value::from(arguments));
@@ -136,11 +139,13 @@ impl WireFormat {
     pub fn text(self, body: &[u8]) -> Result<String, Error> {
         let mut text = String::new();
         for block in self.content(body)? {
-            let block: Block = serde_json::from_str(block.get()).map_err(unreadable)?;
-            match (self, block.kind.as_str()) {
-                (Self::AnthropicMessages, "text") => text.push_str(&block.text.unwrap_or_default()),
+            match (self, kind_of(&block)?.as_str()) {
+                (Self::AnthropicMessages, "text") => {
+                    let block: TextBlock = read_block(&block)?;
+                    text.push_str(&block.text.unwrap_or_default());
+                }
                 (Self::OpenaiResponses, "message") => {
-                    let parts = block.content.unwrap_or_default();
+                    let parts = read_block::<MessageItem>(&block)?.content.unwrap_or_default();
                     let parts = parts.iter().filter(|part| part["type"] == "output_text");
                     parts.for_each(|part| text.push_str(part["text"].as_str().unwrap_or_default()));
                 }
@@ -150,24 +155,33 @@ impl WireFormat {
         Ok(text)
     }
 
-    /// Numbers about a request, for the ledger.
-    pub(crate) fn summarise_request(self, body: &[u8]) -> Value {
-        let Ok(request) = serde_json::from_slice::<RequestView<'_>>(body) else { return json!({}) };
-        let count = |items: Option<&RawValue>| {
+    /// Numbers about a request with these parameters, for the ledger. `items` is the length of its transcript:
+    /// the body of a long conversation is not parsed for it.
+    pub(crate) fn summarise_request(
+        self,
+        params: &[(String, Item)],
+        items: Option<usize>,
+    ) -> Map<String, Value> {
+        let param =
+            |name: &str| params.iter().find(|(known, _)| known == name).map(|(_, v)| v.get());
+        let count = |name: &str| {
             let items =
-                items.and_then(|raw| serde_json::from_str::<Vec<&RawValue>>(raw.get()).ok());
+                param(name).and_then(|raw| serde_json::from_str::<Vec<&RawValue>>(raw).ok());
             items.map(|items| items.len())
         };
-        let (items, system, max_tokens) = match self {
-            Self::AnthropicMessages => (request.messages, request.system, request.max_tokens),
-            Self::OpenaiResponses => {
-                (request.input, request.instructions, request.max_output_tokens)
-            }
+        let (system, max_tokens) = match self {
+            Self::AnthropicMessages => ("system", "max_tokens"),
+            Self::OpenaiResponses => ("instructions", "max_output_tokens"),
         };
-        json!({
-            "messages": count(items), "tools": count(request.tools), "max_tokens": max_tokens,
-            "system_bytes": system.map(|system| system.get().len()),
-        })
+        let max_tokens = param(max_tokens).and_then(|raw| serde_json::from_str::<u64>(raw).ok());
+        let found = [
+            ("messages", items.or_else(|| count(self.items_member())).map(Value::from)),
+            ("tools", count("tools").map(Value::from)),
+            ("max_tokens", max_tokens.map(Value::from)),
+            ("system_bytes", param(system).map(|system| system.len().into())),
+        ];
+        let known = |(name, value): (&str, Option<Value>)| Some((name.to_owned(), value?));
+        found.into_iter().filter_map(known).collect()
     }
 }
 
@@ -226,33 +240,44 @@ fn text_of(content: &Value) -> Value {
     }
 }
 
+// The members of a block depend on its kind: `content` is a list in a message and an object in the result of a
+// tool that the provider runs. So the kind is read first, and the other members of known kinds only.
 #[derive(Deserialize)]
-struct Block {
+struct Kind {
     #[serde(rename = "type", default)]
     kind: String,
-    id: Option<String>,
-    call_id: Option<String>,
-    name: Option<String>,
-    input: Option<Value>,
-    arguments: Option<String>,
-    text: Option<String>,
-    content: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
-struct RequestView<'a> {
-    #[serde(borrow)]
-    messages: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    tools: Option<&'a RawValue>,
-    #[serde(borrow)]
-    system: Option<&'a RawValue>,
-    #[serde(borrow)]
-    instructions: Option<&'a RawValue>,
-    max_tokens: Option<u64>,
-    max_output_tokens: Option<u64>,
+struct ToolUseBlock {
+    id: Option<String>,
+    name: Option<String>,
+    input: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct FunctionCall {
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TextBlock {
+    text: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct MessageItem {
+    content: Option<Vec<Value>>,
+}
+
+fn kind_of(block: &RawValue) -> Result<String, Error> {
+    read_block::<Kind>(block).map(|block| block.kind)
+}
+
+fn read_block<'a, T: Deserialize<'a>>(block: &'a RawValue) -> Result<T, Error> {
+    serde_json::from_str(block.get()).map_err(unreadable)
 }
 
 fn raw_member(body: &[u8], name: &str) -> Result<Item, Error> {
@@ -268,6 +293,17 @@ fn unreadable(source: serde_json::Error) -> Error {
     let message = "the provider's response is not JSON of the expected format";
     invalid(ErrorCode::ProviderFailed, message).with_source(source)
 }
+
+/// Blocks whose members have other types than those of texts, calls and messages.
+#[cfg(test)]
+pub(crate) const OTHER_BLOCKS: [&str; 6] = [
+    r#"{"type":"code_execution_tool_result","tool_use_id":"s","content":{"type":"code_execution_result","stdout":"1"}}"#,
+    r#"{"type":"web_search_tool_result","tool_use_id":"s","content":{"type":"web_search_tool_result_error","error_code":"max_uses_exceeded"}}"#,
+    r#"{"type":"server_tool_use","id":7,"name":{"n":1},"input":"x"}"#,
+    r#"{"type":"mcp_call","id":"m","arguments":{"a":1},"name":null,"content":"text"}"#,
+    r#"{"type":"future","text":["a"],"id":{},"call_id":[]}"#,
+    r#"{"no":"type","text":1}"#,
+];
 
 #[cfg(test)]
 mod tests {
@@ -291,6 +327,24 @@ mod tests {
         let uses = openai.tool_uses(OPENAI.as_bytes()).unwrap();
         assert_eq!(uses[0].input, json!({"a": 1, "b": 2}));
         assert_eq!(uses[1].input, json!("{"));
+    }
+
+    // Blocks of tools that the provider runs have members of other types under the same names.
+    #[test]
+    fn blocks_of_other_kinds_are_not_looked_into() {
+        let (anthropic, openai) = (WireFormat::AnthropicMessages, WireFormat::OpenaiResponses);
+        for block in OTHER_BLOCKS {
+            let body = format!(
+                r#"{{"content":[{block},{{"type":"text","text":"a"}},{{"type":"tool_use","id":"t","name":"n","input":{{}}}}]}}"#
+            );
+            assert_eq!(anthropic.text(body.as_bytes()).unwrap(), "a", "{block}");
+            assert_eq!(anthropic.tool_uses(body.as_bytes()).unwrap().len(), 1, "{block}");
+            let body = format!(
+                r#"{{"output":[{block},{{"type":"message","content":[{{"type":"output_text","text":"a"}}]}}]}}"#
+            );
+            assert_eq!(openai.text(body.as_bytes()).unwrap(), "a", "{block}");
+            assert_eq!(openai.tool_uses(body.as_bytes()).unwrap().len(), 0, "{block}");
+        }
     }
 
     #[test]
@@ -325,7 +379,19 @@ mod tests {
         let build = || request_body(&params, Some(("messages", items.iter().map(|item| &**item))));
         let expect = r#"{"model":"m","messages":[{"content":"hi","role":"user"},{"content":"ho","role":"user"}]}"#;
         assert_eq!(build(), expect.as_bytes());
-        let summary = WireFormat::AnthropicMessages.summarise_request(&build());
-        assert_eq!(summary["messages"], 2);
+        let anthropic = WireFormat::AnthropicMessages;
+        assert_eq!(
+            Value::Object(anthropic.summarise_request(&params, Some(2))),
+            json!({ "messages": 2 })
+        );
+        let raw = |value: Value| item(&value).unwrap();
+        let params = [
+            ("max_tokens".to_owned(), raw(json!(9))),
+            ("messages".to_owned(), raw(json!([1, 2, 3]))),
+            ("system".to_owned(), raw(json!("abc"))),
+            ("tools".to_owned(), raw(json!([{ "name": "t" }]))),
+        ];
+        let expect = json!({ "messages": 3, "tools": 1, "max_tokens": 9, "system_bytes": 5 });
+        assert_eq!(Value::Object(anthropic.summarise_request(&params, None)), expect);
     }
 }

@@ -50,6 +50,8 @@ pub struct Workflow {
 #[derive(Clone, Debug, Default)]
 struct ObservabilityState {
     config: ObservabilityConfig,
+    // The limit of the engine, which may be below that of the program.
+    event_bytes_max: Option<usize>,
     cursor: Option<CausalRef>,
     pending: Vec<PendingWorkflowEvent>,
 }
@@ -114,23 +116,35 @@ impl Step {
 
 /// How often a workflow has done what; the numbers name its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Counters {
     /// All steps, for the limit.
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) steps: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) llm: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) tools: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) human: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) forks: u64,
     /// Items of transcripts in rows of this run.
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) items: u64,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) compactions: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The serialized form.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     pub(crate) v: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) run_id: String,
     pub(crate) env: Map<String, Value>,
     pub(crate) step: Step,
@@ -452,7 +466,8 @@ impl Workflow {
             let message = "the payload of an event cannot be written as JSON";
             invalid(ErrorCode::InvalidEventPayload, message).with_source(source)
         })?;
-        let event_payload_bytes_max = state.config.max_event_payload_bytes;
+        let own = state.config.max_event_payload_bytes;
+        let event_payload_bytes_max = state.event_bytes_max.map_or(own, |max| max.min(own));
         let limits = Limits { event_payload_bytes_max, ..Limits::DEFAULT };
         Ledger::check_custom(&event_type, 1, &payload, &limits)?;
         let event_id = EventId(windlass_engine::detached_uuid());
@@ -489,6 +504,11 @@ impl Workflow {
 
     pub(crate) fn set_config(&mut self, config: ObservabilityConfig) {
         self.observability.config = config;
+    }
+
+    /// Refuses events that the engine would not write.
+    pub(crate) fn set_event_bytes_max(&mut self, bytes: usize) {
+        self.observability.event_bytes_max = Some(bytes);
     }
 
     pub(crate) fn env_digest(&self) -> SetsumDigest {

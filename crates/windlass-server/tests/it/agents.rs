@@ -294,3 +294,38 @@ async fn a_timeline_has_the_attempts_of_calls(kind: Kind) {
     assert!(steps.iter().any(|step| step["stepKey"] == call["stepKey"]), "{steps:?}");
     server.stop().await;
 }
+
+// Another process has the old build, and the server the new one, whose upcaster cannot read the env.
+async fn a_check_lists_runs_that_cannot_be_resumed(kind: Kind) {
+    let server = Server::start(kind).await;
+    let options = EngineOptions { shared: true, ..EngineOptions::default() };
+    let store = Arc::clone(server.engine.admin().store());
+    let other = windlass::Builder::from(options).start(store).await.unwrap();
+    let provider = Gated::new(false);
+    let run = other.agent(agent(&provider)).unwrap().start(json!({})).id("t").await.unwrap();
+    wait_until("the call runs", async || provider.streamed.lock().len() == 1).await;
+    let newer = agent(&provider).functions(|functions| {
+        functions.register_version("answered", 2, answered);
+        functions.upcast("answered", 1, |env| {
+            env.remove("missing").map(drop).ok_or_else(|| windlass::AnyError::msg("no such key"))
+        });
+    });
+    server.engine.agent(newer).unwrap();
+    let page = server.get_ok("/agents/talker/check").await;
+    assert_eq!(page["unfit"].as_array().map(Vec::len), Some(1), "{page}");
+    let found = &page["unfit"][0];
+    assert_eq!((&found["id"], &found["code"]), (&json!("t"), &json!("AGENT_SNAPSHOT_INVALID")));
+    assert_eq!(found["runKey"], json!(run.run_key()));
+    let message = found["message"].as_str().unwrap();
+    assert!(message.contains("upcaster of function \"answered\" from version 1"), "{message}");
+    provider.gate.add_permits(1_000);
+    run.result().await.unwrap();
+    other.core().shutdown(Duration::from_secs(5)).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unfit_on_postgres() {
+    let listed = a_check_lists_runs_that_cannot_be_resumed(Kind::Postgres);
+    crate::harness::with_timeout(listed).await;
+}

@@ -4,6 +4,7 @@
 //! The numbers in the names of invariants are those of the project's list of invariants. The checks
 //! that need the final state are in `audit`.
 
+mod agents;
 mod audit;
 mod commits;
 mod fleet;

@@ -135,6 +135,8 @@ bugs!(
     FastClock,
     /// Workflow: its code asks for other steps in another process.
     UnstableCode,
+    /// Workflow: the probe of a durable tool says that nothing was done.
+    BlindProbe,
 );
 
 impl PlantedBug {

@@ -1,6 +1,7 @@
 //! One simulation: real engines run random workflows on the faulty store. Workers crash, stall and
 //! drain, and clients interfere. Then the faults stop, and the checker audits the store.
 
+pub(crate) mod agent;
 pub(crate) mod client;
 pub(crate) mod machine;
 pub(crate) mod program;
@@ -29,6 +30,7 @@ use super::points::Reached;
 use super::rng::Rng;
 use super::store::{FaultyStore, Link, SkewedClock};
 use super::trace::Trace;
+use agent::Outside;
 use client::{Client, ClientView};
 use program::{ACTIVITY, ActivityInput, BRIEF, Input, WORKFLOW, step_value};
 use relay::{Order, RELAY};
@@ -77,6 +79,8 @@ pub fn run_seed(seed: u64, bug: Option<PlantedBug>) -> Report {
         machines: Mutex::new(Rng::new(seed ^ 0x3111_0000)),
         tenants: Mutex::new(Rng::new(seed ^ 0x7E4A_0000)),
         requests: Mutex::new(Rng::new(seed ^ 0x0A5C_0000)),
+        agents: Mutex::new(Rng::new(seed ^ 0xA6E7_0000)),
+        outside: Mutex::default(),
         accepted: Accepted::default(),
         relay_orders: Mutex::default(),
         hooked: Mutex::default(),
@@ -159,11 +163,15 @@ struct Fleet {
     nodes: Mutex<Nodes>,
     // Attempts with an intent: whether a body has begun since the probe was last called.
     intents: Mutex<BTreeMap<(RunKey, String, u32), bool>>,
-    // Generators of their own, so that relays, machines, tenants and requests do not change the rest of a seed.
+    // Generators of their own, so that relays, machines, tenants, requests and agents do not change the rest of a
+    // seed.
     relays: Mutex<Rng>,
     machines: Mutex<Rng>,
     tenants: Mutex<Rng>,
     requests: Mutex<Rng>,
+    agents: Mutex<Rng>,
+    // What the tools of agents have done.
+    outside: Mutex<Outside>,
     // The decisions that people were told are written.
     accepted: Accepted,
     // The views of clients on runs of relays, and the calls of hooks.
@@ -181,6 +189,7 @@ pub(crate) struct NodeContext {
     store: Arc<dyn Store>,
     rng: Mutex<Rng>,
     unstable: bool,
+    blind: bool,
 }
 
 impl NodeContext {
@@ -315,6 +324,7 @@ impl Fleet {
         self.order_machines(&engine, node, &orders).await;
         self.order_of_tenant(&engine, node, &orders);
         self.order_requests(&engine, node, &orders);
+        self.order_agents(&engine, node, &orders);
         if rng.chance(400) {
             let brief = client::brief_runs(self.sim.clone(), engine.clone(), rng.fork());
             self.sim.spawn(node, brief);
@@ -396,6 +406,21 @@ impl Fleet {
         }
     }
 
+    fn order_agents(&self, engine: &Engine, node: NodeId, orders: &Orders) {
+        let mut rng = locked(&self.agents);
+        let count = if rng.chance(600) { rng.range(1, 3) } else { 0 };
+        for number in 0..count {
+            let [namespace, _] = namespaces();
+            let view = ClientView::new(namespace, format!("agent-{number}"), None);
+            let view = Arc::new(Mutex::new(view));
+            locked(orders).push(view.clone());
+            let (sim, engine, accepted) = (self.sim.clone(), engine.clone(), self.accepted.clone());
+            let order = (view, accepted, rng.next_u64());
+            let client = agent::run_to_end(sim, node, engine, order, rng.fork());
+            self.sim.spawn(node, client);
+        }
+    }
+
     fn relay_orders(&self) -> Vec<Order> {
         locked(&self.relay_orders).iter().map(|order| locked(order).clone()).collect()
     }
@@ -424,6 +449,7 @@ impl Fleet {
             store: store.clone(),
             rng: Mutex::new(rng.fork()),
             unstable: self.bug == Some(PlantedBug::UnstableCode),
+            blind: self.bug == Some(PlantedBug::BlindProbe),
         });
         let mut options = self.options.clone();
         options.reclaims_max = if self.patient { 1_000 } else { 3 };
@@ -646,6 +672,7 @@ fn serve(engine: &Engine, node_context: Arc<NodeContext>) {
         .build()
         .expect("the relay is registered once");
     machine::serve(engine);
+    agent::serve(engine, &node_context);
     steps::serve_activity(engine, "default", ACTIVITY, move |context, labour: ActivityInput| {
         let node_context = node_context.clone();
         async move {

@@ -191,4 +191,10 @@ async fn a_model_calls_sub_agents(h: Arc<Harness>) {
     let events = tree_events(&engine, run.run_key()).await;
     let count = |name: &str| events.iter().filter(|e| e.event_type.as_str() == name).count();
     assert_eq!((count("fork_join.completed"), count("anthropic.completed")), (1, 4));
+    // A restart has sub-agents of its own.
+    let again = run.restart().await.unwrap();
+    assert_eq!(again.result().await.unwrap(), answer);
+    let events = tree_events(&engine, again.run_key()).await;
+    let count = |name: &str| events.iter().filter(|e| e.event_type.as_str() == name).count();
+    assert_eq!((count("fork_join.completed"), count("anthropic.completed")), (1, 4));
 }

@@ -62,6 +62,8 @@ async fn later_end(workflow: &mut Workflow, next: Continuation) -> CallResult {
     Ok(next.halt())
 }
 
+type Upcaster = fn(&mut Map<String, Value>) -> Result<(), windlass::AnyError>;
+
 fn renames(env: &mut Map<String, Value>) -> Result<(), windlass::AnyError> {
     let n = env.remove("n").ok_or_else(|| windlass::AnyError::msg("there is no n"))?;
     env.insert("count".to_owned(), n);
@@ -100,9 +102,21 @@ async fn an_upcaster_prepares_the_env_of_a_stored_run(h: Arc<Harness>) {
         let lacks = |error: &windlass::Error| error.code() == "AGENT_SNAPSHOT_INVALID";
         let missing: Vec<_> = unfit.iter().map(|unfit| lacks(&unfit.error)).collect();
         assert_eq!(missing, [true], "{name}: the build has no upcaster");
+        // An upcaster that does not fit is found too, except where branches still change the env.
+        let broken: [Upcaster; 2] =
+            [|_| Err(windlass::AnyError::msg("planned")), |env| panic!("{} keys", env.len())];
+        for upcaster in broken {
+            let broken = new().functions(|functions| {
+                functions.upcast("end", 1, upcaster);
+            });
+            let unfit = windlass::agents::check(engine.core(), &broken).await.unwrap();
+            let found: Vec<_> = unfit.iter().map(|unfit| lacks(&unfit.error)).collect();
+            assert_eq!(found, vec![true; usize::from(name == "asks")], "{name}");
+        }
         let new = new().functions(|functions| {
             functions.upcast("end", 1, renames);
         });
+        assert!(windlass::agents::check(engine.core(), &new).await.unwrap().is_empty());
         let found = engine.agent(new).unwrap().get("r").await.unwrap();
         approve_all(&engine).await;
         assert_eq!(found.result().await.unwrap(), 7, "{name}");

@@ -92,6 +92,13 @@ impl Harness {
         self.without_runs.store(true, Ordering::Relaxed);
     }
 
+    /// All bytes that the store has written to its folder.
+    pub(crate) fn stored_bytes(&self) -> Vec<u8> {
+        let files = std::fs::read_dir(self.folder.path()).expect("the folder is there");
+        let paths = files.map(|file| file.expect("a file").path()).filter(|path| path.is_file());
+        paths.flat_map(|path| std::fs::read(path).expect("it can be read")).collect()
+    }
+
     fn schema(&self) -> &Schema {
         self.schema.as_ref().expect("this is PostgreSQL")
     }

@@ -171,6 +171,19 @@ async fn an_unreadable_answer_is_tried_again_and_fails_in_the_end() {
     assert_eq!(scripted.asked.lock().len(), 6);
 }
 
+// A paid answer with blocks of tools that the provider ran is an answer.
+#[tokio::test]
+async fn an_answer_with_blocks_of_other_kinds_is_paid_once() {
+    for block in crate::agents::wire::OTHER_BLOCKS {
+        let block: Value = serde_json::from_str(block).unwrap();
+        let content = json!([block, { "type": "text", "text": "done" }]);
+        let (executor, scripted) = executor(vec![Ok(content)]);
+        let run = executor.run_workflow(Workflow::new("w", "ask")).await.unwrap();
+        assert_eq!(run.workflow.response("answer").unwrap().text().unwrap(), "done");
+        assert_eq!(scripted.asked.lock().len(), 1, "{block}");
+    }
+}
+
 async fn fork(_: &mut Workflow, next: Continuation) -> CallResult {
     let branch = ForkBranch::new("paid", "ask").budget(Budget::usd(1.0));
     Ok(next.fork_join(vec![branch], "act"))

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response, Sse};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Sender, channel};
-use windlass::agents::{self, CallParts, CallWatch};
+use windlass::agents::{self, CallParts, CallWatch, Usage};
 use windlass::kernel::{ErrorCode, Event, LoadSteps, Query, Run, StepKey, StepStatus};
 
 use crate::cursor;
@@ -200,12 +200,14 @@ impl Follower {
         step: StepKey,
     ) -> Result<Value, ApiError> {
         let payload = event.payload_json().unwrap_or_default();
+        // The event leaves out counts of zero.
+        let usage: Usage = serde_json::from_value(payload["usage"].clone()).unwrap_or_default();
         let response =
             agents::response_at(&self.call.engine, run.run_key, event.ordinal, &step).await?;
         Ok(json!({
             "call": call, "attempt": payload["attempt"], "text": response.text()?,
             "toolUses": response.tool_uses()?, "stopReason": payload["stop_reason"],
-            "usage": payload["usage"],
+            "usage": usage,
         }))
     }
 

@@ -6,6 +6,7 @@ use windlass_kernel::{
 
 use futures::FutureExt as _;
 
+use super::super::fleet::agent::AGENT;
 use super::super::fleet::client::ClientView;
 use super::super::fleet::machine::{self, MACHINE};
 use super::super::fleet::program::{Input, Program};
@@ -77,7 +78,8 @@ impl Checker {
         for run in &runs {
             self.audit_children(store, run, &runs);
             match run.workflow.as_str() {
-                RELAY => {}
+                // They are checked together.
+                RELAY | AGENT => {}
                 _ if gave_up => {}
                 // Its output is compared with its request.
                 ASK => {}
@@ -91,6 +93,7 @@ impl Checker {
             relays.iter().for_each(|run| self.audit_relay(run, orders, &letters));
         }
         self.audit_hooks(&relays, hooked, may_give_up);
+        self.audit_agents(store, &runs, views, gave_up);
         for view in views {
             self.audit_answer(view, &runs);
         }

@@ -35,7 +35,7 @@ impl Checker {
         // A parent rests as long as its child does.
         let declared = |step: &Step| match step.kind.as_str() {
             "relay" => awaits(step),
-            kind => matches!(kind, "event" | "child" | "request"),
+            kind => matches!(kind, "event" | "child" | "request" | "fork"),
         };
         let waits = row.is_some_and(|row| open_steps(&row).any(declared));
         if waits { Rest::Declared } else { Rest::Moving }
@@ -91,6 +91,11 @@ impl Checker {
                 let fork = run.fork.as_deref() == Some(step.step_key.as_str());
                 run.parent == Some(step.run_key) && fork && !run.status.is_ended()
             }),
+            // The branches of a fork of an agent.
+            "fork" => self
+                .runs(store)
+                .iter()
+                .any(|run| run.parent == Some(step.run_key) && !run.status.is_ended()),
             _ => false,
         }
     }

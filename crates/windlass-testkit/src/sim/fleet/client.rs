@@ -81,9 +81,9 @@ impl Client {
 }
 
 /// Terminates a run after a while.
-pub(crate) async fn terminate_soon(
+pub(crate) async fn terminate_soon<O: 'static>(
     sim: Handle,
-    run: RunHandle<u64>,
+    run: RunHandle<O>,
     view: Arc<Mutex<ClientView>>,
     wait_us: u64,
 ) {
@@ -119,7 +119,7 @@ pub(crate) async fn send_events(
 }
 
 /// Pauses a run once or twice, and resumes it.
-pub(crate) async fn pause_and_resume(sim: Handle, run: RunHandle<u64>, mut rng: Rng) {
+pub(crate) async fn pause_and_resume<O: 'static>(sim: Handle, run: RunHandle<O>, mut rng: Rng) {
     for _ in 0..rng.range(1, 2) {
         sim.sleep_us(rng.range(1, 4_000_000)).await;
         if until_answered(&sim, || run.pause()).await.is_err() {
