@@ -242,6 +242,9 @@ Examples:
         args: SettingsArgs,
     },
     /// List the names of your approval chains.
+    #[command(after_help = "\
+Examples:
+  windlass contracts chains")]
     Chains(Remote),
     /// Show the health of documents: pending and stuck runs, retries, durations by node type.
     Health(Remote),
