@@ -133,15 +133,24 @@ pub async fn one_byte_too_many_is_refused(world: World) {
     let mut log = world.draft(&run, hold);
     log.log(line(&world, &run, Some(body.clone())));
     let mut task = world.task(None);
-    task.body = Some(body);
+    // A task holds its policy beside the input.
+    let task_bytes_max = Limits::DEFAULT.task_bytes_max;
+    task.body = Some(Body::bytes(vec![7; task_bytes_max + 1]));
     let enqueue = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
-    let commits =
-        [create, world.send_commit(message), put.finish(), end.finish(), log.finish(), enqueue];
-    for commit in commits {
+    let commits = [
+        (create, MIB),
+        (world.send_commit(message), MIB),
+        (put.finish(), MIB),
+        (end.finish(), MIB),
+        (log.finish(), MIB),
+        (enqueue, task_bytes_max),
+    ];
+    for (commit, most) in commits {
         let error = world.commit(commit).await.unwrap_err();
         assert_eq!(error.code(), "INVALID_SIZE", "{error}");
         let text = error.to_string();
-        assert!(text.contains("1048577") && text.contains("1048576"), "{text}");
+        assert!(text.contains(&(most + 1).to_string()), "{text}");
+        assert!(text.contains(&most.to_string()), "{text}");
     }
     assert_eq!(world.run(run.run_key).await, run);
     let text = "x".repeat(Limits::DEFAULT.event_payload_bytes_max);
