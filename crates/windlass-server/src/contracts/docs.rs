@@ -29,6 +29,37 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "GET",
+        "/contracts/types/{type}/versions",
+        "listDocumentTypeVersions",
+        "Lists the versions of a lifecycle contract, the newest first.",
+    ),
+    (
+        "GET",
+        "/contracts/types/{type}/versions/{version}",
+        "getDocumentTypeVersion",
+        "Returns a version of a lifecycle contract.",
+    ),
+    (
+        "POST",
+        "/contracts/types/{type}/archive",
+        "archiveDocumentType",
+        "Archives a type: it takes no new documents.",
+    ),
+    (
+        "GET",
+        "/contracts/{type}/versions",
+        "listDefinitionVersions",
+        "Lists the published versions of a definition, the newest first.",
+    ),
+    ("GET", "/notifications", "listNotifications", "Lists the notifications of the caller."),
+    (
+        "DELETE",
+        "/notifications/{notification}",
+        "dismissNotification",
+        "Dismisses a notification of the caller.",
+    ),
+    (
+        "GET",
         "/contracts/directory",
         "getDirectory",
         "Returns the people of the namespace and their delegations.",
@@ -51,6 +82,7 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
         "putContractSettings",
         "Replaces the settings that expressions read as `org`.",
     ),
+    ("GET", "/contracts/chains", "listChains", "Lists the names of the approval chains."),
     ("GET", "/contracts/chains/{chain}", "getChain", "Returns an approval chain."),
     ("PUT", "/contracts/chains/{chain}", "putChain", "Replaces an approval chain."),
     (
@@ -244,7 +276,11 @@ pub(super) fn of(method: &Method, path: &str) -> RouteDoc {
     match *id {
         "createDocument" => doc.body::<NewDocument>().status(201),
         "listDocuments" => page(doc).query("state", "Only documents in this state."),
-        "listApprovals" | "listApprovalsOfDocument" => page(doc),
+        "listApprovals" | "listApprovalsOfDocument" | "listNotifications" => page(doc),
+        "listDocumentTypeVersions" | "listDefinitionVersions" => doc
+            .count("limit", "The number of rows: 1 to 100. Default 25.")
+            .count("before", "Only versions below this one."),
+        "dismissNotification" => doc.status(204),
         "editDocument" => doc
             .header("If-Match", "The `ETag` of the document, which is the version that is edited.")
             .body::<Edit>(),

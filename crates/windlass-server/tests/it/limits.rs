@@ -66,7 +66,7 @@ async fn busy_server(options: Options, query: &str) -> (Server, Arc<Gate>, Runni
         if request.is_finished() {
             request = send();
         }
-        server.get("/workflows").await.0 == 503 && !request.is_finished()
+        server.get("/workflows").await.0 == 429 && !request.is_finished()
     })
     .await;
     (server, gate, request)
