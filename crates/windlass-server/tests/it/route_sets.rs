@@ -135,7 +135,7 @@ async fn a_route_of_a_model_has_the_limits_of_all_routes(kind: Kind) {
         if busy.is_finished() {
             busy = send();
         }
-        server.request(Method::GET, "/toys").send().await.unwrap().status() == 503
+        server.request(Method::GET, "/toys").send().await.unwrap().status() == 429
             && !busy.is_finished()
     })
     .await;
