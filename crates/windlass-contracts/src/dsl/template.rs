@@ -31,7 +31,7 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
-/// What to do about a value that a template cannot insert.
+/// The advice for a value that a template cannot insert.
 const FILL_IN: &str = "fill in the field, or take it out of the template";
 
 #[derive(Debug, Clone, PartialEq, Eq)]

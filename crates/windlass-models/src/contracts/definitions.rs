@@ -518,7 +518,7 @@ impl Contracts {
             not_found(ErrorCode::DefinitionNotFound, message)
         })?;
         let artefact = self.check(entity_type, &draft).await?;
-        // What is published already gets no second version.
+        // A definition that is published already gets no second version.
         if let Some(published) = head.published.filter(|one| one.hash == artefact.hash) {
             let before = self.definition_version(entity_type, published.version).await?;
             if before.definition == draft {

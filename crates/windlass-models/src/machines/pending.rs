@@ -21,7 +21,7 @@ use crate::effects::{Effect, Writes};
 use crate::run::{check_body, invalid};
 
 const ID_CHARS_MAX: usize = 200;
-/// What a step has beside its specification when it is written: the ids of its task or its child.
+/// Bytes that a step needs beside its specification, for the ids of its task or its child.
 const ADDED_BYTES: usize = 2 * 1024;
 /// The prefixes of step keys, except those of activities.
 const PREFIXES: [&str; 5] = ["timer/", "child/", "effect/", "request/", "records/"];

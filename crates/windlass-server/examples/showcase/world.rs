@@ -162,7 +162,7 @@ impl World {
     }
 }
 
-/// What a person writes: a comment on each request, and keys with all names.
+/// Writes a comment on each request, and creates keys with all names.
 pub(crate) async fn seed_people(http: &reqwest::Client, api: &str, values: Values) {
     let inbox = format!("{api}/inbox?of=all");
     let page: Value = http.get(&inbox).send().await.unwrap().json().await.unwrap();

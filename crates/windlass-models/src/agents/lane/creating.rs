@@ -57,7 +57,7 @@ impl LaneProgram {
         }
     }
 
-    // After a crash they are told again; the second message has the same id.
+    // After a crash the lane sends the messages again; the second message has the same id.
     async fn tell_broken(
         &mut self,
         turn: &mut Turn,

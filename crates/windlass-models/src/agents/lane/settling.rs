@@ -274,7 +274,7 @@ impl LaneProgram {
         self.end(turn, batch, Some(view), COMPLETED, &payload, StepStatus::Completed).await
     }
 
-    /// The batch has no results: its members are told, and decide by their policy.
+    /// The batch has no results: sends its members a message, and each decides by its policy.
     pub(super) async fn give_up(
         &mut self,
         turn: &mut Turn,
